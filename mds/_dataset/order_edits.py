@@ -308,12 +308,13 @@ class OrderEdits(Sequence[str]):
     def _next_window(self, step: int) -> tuple[int, int]:
         """Return the first window of documents that begins at or after a step, and its step.
 
-        The window is counted since the run began. An order with a schedule has one canonical node,
-        so windows come one after the other. With global batches of 4 packs::
+        The window is counted since the run began, and no canonical node has begun it. Here are two
+        canonical nodes, whose windows have 3 and 4 packs, and global batches of 4 packs::
 
-            window          0 0 0 0 0 0 1 1 1 1 1 1      6 packs each
-            place           0       4       8
-            step            0       1       2
+            canonical node 0    window      0   0   0   1   1   1
+            canonical node 1    window        0   0   0   0   1   1
+                                place       0 1 2 3 4 5 6 7 8 9 10 11
+                                step        0       1       2
 
         From step 1 on, the result is window 1 and step 1, which has its first pack.
         """
@@ -321,16 +322,22 @@ class OrderEdits(Sequence[str]):
         epoch, place = steps.place_of(step, self._earliest_place()[0])
         packs = steps.packs(epoch)
         earlier_windows = packs.scheduled.first if packs.scheduled is not None else 0
-        cursor = self._find_cursor(epoch, place)
-        window, packs_read = cursor.windows[0] if cursor is not None else (0, 0)
-        if not packs_read:  # the window begins at this step
+        cursor, rows = self._find_cursor(epoch, place), len(packs.windows)
+        cursors = cursor.windows if cursor is not None else ((0, 0),) * rows
+        window = max(number + (packs_read > 0) for number, packs_read in cursors)
+        if all(each == (window, 0) for each in cursors):  # the window begins at this step
             return earlier_windows + window, step
-        # Place after the remaining packs of the window. The next window begins in the step that has
-        # this place; after the last window of an epoch, it begins with the next epoch's first step.
-        window_end = place + len(packs.load(0, window)) - packs_read
-        is_last = window + 1 >= int(packs.windows[0])
-        step_in_epoch = -(-window_end // steps.batch) if is_last else window_end // steps.batch
-        return earlier_windows + window + 1, steps.before(epoch) + step_in_epoch
+        # Place at which each canonical node begins the window, after its packs of earlier ones.
+        begins = []
+        for row, (number, packs_read) in enumerate(cursors):
+            rest = sum(len(packs.load(row, each)) for each in range(number, window)) - packs_read
+            begins.append(place + (row - place) % rows + rest * rows)
+        # After the last window of an epoch, the next one begins with the next epoch's first step.
+        if window >= int(packs.windows[0]):
+            step_in_epoch = steps.step_in_epoch(epoch, max(begins) - rows + 1)
+        else:
+            step_in_epoch = steps.step_in_epoch(epoch, min(begins) + 1) - 1
+        return earlier_windows + window, steps.before(epoch) + step_in_epoch
 
     def _find_cursor(self, epoch: int, place: int) -> Cursor | None:
         """Return the next window and pack of each canonical node at a place of an epoch.

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
     from mds.plan._edits import DropTable
     from mds.plan._global_batches import GlobalBatches
-    from mds.plan._passes import StreamPasses
+    from mds.plan._passes import Rows, StreamPasses
     from mds.plan._schedule import ScheduledEpoch, ScheduledRun
     from mds.plan._stream_orders import SampleCosts
     from mds.plan._weights import Weights
@@ -88,7 +88,7 @@ class EpochInputs(NamedTuple):
         small_order: Samples below which every process computes an order for itself.
         scheduled: Part of the schedule that the epoch has, if there is a schedule.
         costs: Cost of each sample, by which canonical nodes are cut; None (default) for nodes of
-            equally many samples. It is not used with a schedule.
+            equally many samples.
     """
 
     sizes: Sequence[NDArray[np.int64]]
@@ -133,20 +133,23 @@ class EpochInputs(NamedTuple):
             for i, sizes in enumerate(self.sizes)
         ]
         if self.scheduled is not None:
-            from mds.plan._passes import PassOrders, RowPasses, StreamPasses
+            from mds.plan._passes import PassOrders, StreamPasses
 
             epoch = self.scheduled
-            # Rows are the canonical nodes, so each of their passes is read from front to back.
-            nodes = self.params.nodes if epoch.rows is None else 1
+            makers = [self._order_of_pass(i, share) for i, share in enumerate(shares)]
             passes = [
-                PassOrders(self._order_of_pass(i, share), share.choose, nodes, sample_range)
-                for (i, share), sample_range in zip(
-                    enumerate(shares), epoch.sample_ranges(), strict=True
+                PassOrders(make, share.choose, sample_range)
+                for make, share, sample_range in zip(
+                    makers, shares, epoch.sample_ranges(), strict=True
                 )
             ]
-            if epoch.rows is None:
-                return [StreamPasses(passes)]
-            return [RowPasses(passes, epoch.rows, epoch.first, epoch.last)]
+            rows: Rows | None = epoch.rows
+            if rows is None:
+                from mds.plan._pack_schedule import DocumentRows, TokenMixture
+
+                assert isinstance(epoch.mixture, TokenMixture)
+                rows = DocumentRows(epoch.mixture, [make(0).starts() for make in makers])
+            return [StreamPasses(passes, rows, epoch.first, epoch.last)]
         if self.spec.batching_method == "random":
             order = self._order(shares, self.params)
             if self.costs is not None:
@@ -218,9 +221,16 @@ class EpochInputs(NamedTuple):
         part = max(self.scheduled.largest_shares[stream], 1 / len(self.sizes))
         block = max(int(self.params.block * part), 1)
 
+        params = self.params._replace(block=block)
+        if self.costs is not None:
+            # All passes are cut as the first one, so that rows have equally long parts in each.
+            first_pass = self._order([share], params._replace(epoch=0))
+            first_pass.cut_by(self.costs)
+            params = first_pass.params
+
         def make_order(number: int) -> StreamOrder:
             # Passes take the role of epochs: each one is shuffled anew.
-            return self._order([share], self.params._replace(epoch=number, block=block))
+            return self._order([share], params._replace(epoch=number))
 
         return make_order
 
@@ -878,19 +888,14 @@ class EpochPlan:
 
     def following(self) -> EpochPlan:
         """Return the plan of the next epoch, with the settings of a loaded state in force."""
-        return self._like(
-            self.resume_point.at(self.begin.following()), self.schedule, self._costs
-        )
+        return self._like(self.resume_point.at(self.begin.following()), self.schedule, self._costs)
 
     def with_run(self, run: ScheduledRun) -> EpochPlan:
         """Return the same plan with ``run`` as its schedule, such as one counted in windows."""
         return self._like(self.resume_point, run, self._costs)
 
     def with_costs(self, costs: SampleCosts) -> EpochPlan:
-        """Return the same plan, whose canonical nodes are cut by the cost of the samples.
-
-        A plan with a schedule stays as it is.
-        """
+        """Return the same plan, whose canonical nodes are cut by the cost of the samples."""
         return self._like(self.resume_point, self.schedule, costs)
 
     def _like(

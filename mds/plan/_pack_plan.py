@@ -49,7 +49,7 @@ from mds.plan._pack_windows import (
     balance,
     pack_window,
 )
-from mds.plan._packing import ORDER_VERSION, column_of
+from mds.plan._packing import column_of
 from mds.plan._partition import Gaps
 from mds.plan._state import Cursor, Position, ResumePoint, parse_state
 from mds.plan._stream_orders import StreamOrder
@@ -199,7 +199,6 @@ class PackPlan:
         self.packing, self.lengths = packing, lengths
         #: Number of documents that are packed together.
         self.window = self._window(plan)
-        _check_version(plan.resume_point)
         costs = PackCosts(packing, lengths, repr(plan.dataset_facts()))
         self.plan = plan = self._with_windows(plan).with_costs(costs)
         self.spec, self.world, self.shape = plan.spec, plan.world, plan.shape
@@ -258,7 +257,13 @@ class PackPlan:
         step_tokens = plan.shape.global_batch * self.packing.room  # of a full global batch
         return plan.with_run(
             PackedRun.of(
-                plan.schedule, documents, plan.choose, plan.epoch_size, self.window, step_tokens
+                plan.schedule,
+                documents,
+                plan.choose,
+                plan.epoch_size,
+                self.window,
+                step_tokens,
+                plan.num_canonical_nodes,
             )
         )
 
@@ -317,11 +322,11 @@ class PackPlan:
 
         assert order is None or isinstance(order, StreamPasses)
         name = digest(repr(plan.dataset_facts()), repr(plan.inputs.params))
-        return ScheduledWindows(plan.scheduled, order, name)
+        return ScheduledWindows(plan.scheduled, order, self.num_canonical_nodes, name)
 
     @property
     def windows(self) -> Ids:
-        """Number of windows of each canonical node, int64; with a schedule a single number."""
+        """Number of windows of each canonical node, int64."""
         return self._documents.counts
 
     def load(self, node: int, window: int) -> Packs:
@@ -387,10 +392,11 @@ class PackPlan:
         # is no multiple of the nodes, then the later places go to other nodes.
         lengths = self._gaps.ends - self._gaps.firsts
         is_aligned = not (lengths[self._gaps.ends > self.begin.place] % nodes).any()
-        if is_aligned and rows % nodes == 0:
-            return np.arange(node, rows, nodes)
-        if is_aligned and nodes % rows == 0:
-            return np.array([node % rows])
+        if is_aligned and self._documents.are_apart:
+            if rows % nodes == 0:
+                return np.arange(node, rows, nodes)
+            if nodes % rows == 0:
+                return np.array([node % rows])
         return np.arange(rows)
 
     def node_reads(self, node: int, start: int = 0, every: int = 1) -> Iterator[tuple[Ids, Ids]]:
@@ -803,7 +809,7 @@ class PackReading:
                 columns_left = (self._count - self._pack)[self._count > 0].min()
                 columns = min(int(columns_left), (count - filled) // rows)
             has_packs = self._count[nodes] > 0
-            alive = nodes[has_packs]
+            alive = nodes if has_packs.all() else nodes[has_packs]
             # List the windows of these nodes that are not listed yet.
             for node in alive[index_of[alive] < 0].tolist():
                 packs = self._packs[node]
@@ -814,7 +820,9 @@ class PackReading:
             end = filled + columns * len(nodes)
             window_of[filled:end] = np.tile(index_of[nodes], columns)
             packs_of_columns = self._pack[nodes] + np.arange(columns)[:, None]
-            numbers[filled:end] = np.where(has_packs, packs_of_columns, -1).reshape(-1)
+            if len(alive) < len(nodes):
+                packs_of_columns[:, ~has_packs] = -1
+            numbers[filled:end] = packs_of_columns.reshape(-1)
             self._pack[alive] += columns
             self._next_node = (int(nodes[-1]) + 1) % rows
             filled = end
@@ -976,13 +984,3 @@ class FilledBatches:
             return batch
         step = self._regular + int(np.searchsorted(self._later, batch))
         return step if step < self.count else self.count + batch - self.batch_of(self.count)
-
-
-def _check_version(point: ResumePoint) -> None:
-    """Raise StateError for a state in which packs come at other places."""
-    recorded = point.order or {}
-    if "packing" in recorded and recorded.get("packing_order") != ORDER_VERSION:
-        raise StateError(
-            "the state was saved by another version of mds, which gave packs to ranks in another "
-            "order. Start a new run, without the state, or finish this one with that version."
-        )

@@ -1,11 +1,16 @@
 """Schedule of packed documents: windows of equally many tokens, mixed by shares of the tokens.
 
-A run with packs and a schedule has one sequence of windows since the training began, over all
-epochs. Each window is planned for equally many tokens. Document j of a stream is due where the
-stream's share of the tokens, summed over windows, passes j - 1/2 times the mean length of its
-documents. So the documents of any window follow from integers alone, and windows do not depend on
-ranks, workers or batches. A milestone becomes the first window that begins there or later, so a
-schedule is followed to within a window.
+A run with packs and a schedule has a sequence of windows since the training began, over all epochs.
+Each window is planned for equally many tokens. Document j of a stream is due where the stream's
+share of the tokens, summed over windows, passes j - 1/2 times the mean length of its documents. So
+the documents of any window follow from integers alone, and windows do not depend on ranks, workers
+or batches. A milestone becomes the first window that begins there or later, so a schedule is
+followed to within a window.
+
+Each canonical node, or *row*, has such a sequence of its own, with documents of its own part of
+each stream (`DocumentRows`), so that a machine reads its canonical nodes only. Window w of all rows
+together has the documents that are due in w. So a window of the schedule has as many tokens as the
+windows of all rows.
 """
 
 from __future__ import annotations
@@ -20,7 +25,9 @@ import numpy as np
 from mds.errors import ConfigError
 from mds.plan._mixture import MAX_STEPS, ONE, Mixture, ShareSpan
 from mds.plan._packing import MAX_WINDOW_DOCUMENTS
+from mds.plan._row_counts import MIN_ROW_SAMPLES
 from mds.plan._schedule import Schedule, ScheduledRun
+from mds.plan._state import ORDER_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -64,7 +71,7 @@ class TokenMixture(Mixture):
         # Not super().__init__: all methods that count are overridden. Shares are of one window, so
         # the batch is 1.
         self.batch, self.streams = 1, shares.streams
-        self._shares, self._documents = shares, documents
+        self._shares, self.documents = shares, documents
         self._tokens, self._windows = epoch_tokens, windows
 
     def integral(self, steps: Ids) -> Ids:
@@ -74,6 +81,10 @@ class TokenMixture(Mixture):
         the tokens in each of the first 4 windows has 2 * ``ONE`` at step 4.
         """
         return self._shares.integral(steps)
+
+    def with_documents(self, documents: Sequence[Documents]) -> TokenMixture:
+        """Return the mixture of other documents, such as those of a row, by the same shares."""
+        return TokenMixture(self._shares, documents, self._tokens, self._windows)
 
     def counts(self, steps: Ids) -> Ids:
         """Return the documents of each stream in the windows before each of ``steps``.
@@ -97,7 +108,7 @@ class TokenMixture(Mixture):
 
         It is 0 for a stream without tokens.
         """
-        count, tokens = self._documents[stream]
+        count, tokens = self.documents[stream]
         if not tokens:
             return 0
         # In Python's integers: the products exceed 64 bits. With an even denominator, adding half
@@ -129,7 +140,7 @@ class TokenMixture(Mixture):
         The estimate takes each document to have the mean length of its stream. It is float64 of
         shape (steps, streams).
         """
-        means = [stream_tokens / max(count, 1) for count, stream_tokens in self._documents]
+        means = [stream_tokens / max(count, 1) for count, stream_tokens in self.documents]
         tokens: NDArray[np.float64] = self.counts(steps) * np.array(means)
         return tokens
 
@@ -163,6 +174,7 @@ class PackedRun(ScheduledRun):
         epoch_size: int,
         window: int,
         step_tokens: int,
+        rows: int,
     ) -> PackedRun:
         """Return the run with packs of a schedule: how many tokens and windows an epoch has.
 
@@ -171,21 +183,23 @@ class PackedRun(ScheduledRun):
             documents: Documents of each stream.
             choose: Documents that a pass takes of each stream.
             epoch_size: Documents of an epoch.
-            window: Approximate number of documents of a window.
+            window: Approximate number of documents of a window of one row.
             step_tokens: Tokens of a global batch.
+            rows: Number of rows, the canonical nodes.
         """
         # The documents of an epoch are as long as those of a pass on average:
         # epoch_size * (tokens of a pass / documents of a pass), at least 1.
         pass_tokens = sum(_pass_tokens(choose, documents))
         epoch_tokens = max(epoch_size * pass_tokens // max(sum(choose), 1), 1)
         # Lower bounds of the number of windows, each rounded up; the largest holds.
-        window_bounds = [1, -(-epoch_size // window)]
+        window_bounds = [1, -(-epoch_size // (window * rows))]
         for count, stream_tokens in documents:
             # A schedule may take all tokens of an epoch from this stream, which are
-            # epoch_tokens / (stream_tokens / count) of its documents. Even then no window may
-            # exceed MAX_WINDOW_DOCUMENTS.
+            # epoch_tokens / (stream_tokens / count) of its documents. Even then no window of a row
+            # may exceed MAX_WINDOW_DOCUMENTS.
+            most_documents = MAX_WINDOW_DOCUMENTS * rows
             window_bounds.append(
-                -(-epoch_tokens * count // (MAX_WINDOW_DOCUMENTS * max(stream_tokens, 1)))
+                -(-epoch_tokens * count // (most_documents * max(stream_tokens, 1)))
             )
         return cls(
             run.schedule,
@@ -212,7 +226,7 @@ class PackedRun(ScheduledRun):
         facts: dict[str, Any] = {"epoch_windows": self.windows}
         if self.schedule.unit == "steps":
             facts["global_batch_size"] = batch
-        return {**facts, "schedule": self.key(samples, batch)}
+        return {**facts, "schedule": self.key(samples, batch), "schedule_order": ORDER_VERSION}
 
     def spans(self, samples: Sequence[int], batch: int) -> list[ShareSpan]:
         """Return the spans of shares of the tokens as the schedule was written, in windows."""
@@ -252,6 +266,86 @@ class PackedRun(ScheduledRun):
             if effect > milestone + max(1, milestone // 100):
                 effects.append((milestone, effect))
         return effects
+
+
+class DocumentRows:
+    """Documents of each stream that each row of a schedule gives; `Rows`.
+
+    A row has its own part of the documents of a stream, which are consecutive positions in the
+    order of a pass, and goes through all passes of that part alone. Parts are cut by tokens, so
+    they are through with a pass at the same time. A stream with few documents is not cut: its
+    documents are dealt to the rows one after the other.
+
+    Args:
+        mixture: Documents of each stream in the windows of the run.
+        starts: For each stream, the first position of each row in a pass, and the end.
+
+    Attributes:
+        rows: Number of rows.
+        has_rows: Mask of the streams that are cut.
+        starts, sizes: Position of the first document of each row in a pass, and the documents of
+            the row; int64 (streams, rows). The whole stream, in each row, if it is not cut.
+    """
+
+    def __init__(self, mixture: TokenMixture, starts: Sequence[Ids]) -> None:
+        edges = np.stack(starts)
+        self.mixture, self.rows = mixture, edges.shape[1] - 1
+        sizes = np.diff(edges, axis=1)
+        self.has_rows = (sizes.min(axis=1) >= MIN_ROW_SAMPLES) & (self.rows > 1)
+        self.sizes = np.where(self.has_rows[:, None], sizes, edges[:, -1:])
+        self.starts = np.where(self.has_rows[:, None], edges[:, :-1], 0)
+        # Of its documents, a row has given the same part as all rows together of all documents. So
+        # they are size / pass times as many; both numbers are multiplied by the documents of a
+        # pass, to stay whole.
+        passes = edges[:, -1].tolist()
+        self._mixtures = [
+            mixture.with_documents(
+                [
+                    Documents(stored * size, tokens * max(whole, 1))
+                    for (stored, tokens), size, whole in zip(
+                        mixture.documents, sizes_of_row.tolist(), passes, strict=True
+                    )
+                ]
+            )
+            for sizes_of_row in sizes.T
+        ]
+
+    def counts(self, row: int, windows: Ids) -> Ids:
+        """Return the documents of each stream that a row gives before each of some windows.
+
+        They are int64 of shape (windows, streams).
+        """
+        counts = self._mixtures[row].counts(windows)
+        if not self.has_rows.all():
+            dealt = -(-(self.mixture.counts(windows) - row) // self.rows)
+            counts = np.where(self.has_rows, counts, dealt)
+        return counts
+
+    def numbers(self, row: int, streams: Ids, numbers: Ids) -> Ids:
+        """Return the number of documents of a row among those that `StreamPasses` numbers.
+
+        Args:
+            row: The row.
+            streams: Stream of each document.
+            numbers: Number of each among the documents of the stream that the row gives.
+        """
+        if self.has_rows.all():
+            return numbers
+        return np.where(self.has_rows[streams], numbers, numbers * self.rows + row)
+
+    def before(self, step: int) -> Ids:
+        """Return the documents that each row has given before a window, int64 (streams, rows)."""
+        windows = np.array([step])
+        counts = np.stack([mixture.counts(windows)[0] for mixture in self._mixtures], axis=1)
+        return np.where(self.has_rows[:, None], counts, self.mixture.counts(windows)[0][:, None])
+
+    def find(self, stream: int, row: int, number: int) -> tuple[int, int]:
+        """Return the row and the window of a document, whose number is as of `numbers`."""
+        if self.has_rows[stream]:
+            mixture = self._mixtures[row]
+        else:
+            mixture, row = self.mixture, number % self.rows
+        return row, int(mixture.steps_of_samples(stream, np.array([number]))[0])
 
 
 def _pass_tokens(samples: Sequence[int], documents: Sequence[Documents]) -> tuple[int, ...]:

@@ -2,8 +2,8 @@
 
 A window is a number of documents that are packed together. Windows exchange nothing, so any of them
 can be packed alone, from the lengths of its own documents. In an order each canonical node has its
-own windows of consecutive documents (`OrderWindows`). A schedule has one sequence of windows, with
-documents of every stream (`ScheduledWindows`). `pack_window` packs a window.
+own windows of consecutive documents (`OrderWindows`), or with a schedule of documents of its own
+part of every stream (`ScheduledWindows`). `pack_window` packs a window.
 
 A document that is longer than a pack may be cut into *pieces*; any other document is one piece. A
 pack is a list of pieces.
@@ -27,6 +27,7 @@ from mds.shuffle._permutation import derive_key, join_ranges, keyed_order
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from mds.plan._pack_schedule import DocumentRows
     from mds.plan._packing import Packing
     from mds.plan._passes import StreamPasses
     from mds.plan._schedule import ScheduledEpoch
@@ -39,13 +40,14 @@ _PACK_KEY = 0x7061636B  # keys that shuffle packs are derived from it
 
 
 class DocumentWindows(Protocol):
-    """Windows of documents of an epoch, in rows that are read in turns.
-
-    A row is a canonical node; with a schedule there is one row.
-    """
+    """Windows of documents of an epoch, in a row for each canonical node."""
 
     #: Number of windows of each row, int64.
     counts: Ids
+
+    @property
+    def are_apart(self) -> bool:
+        """Whether each row has documents of its own."""
 
     def ids(self, row: int, window: int) -> Ids:
         """Return the sample ids of the documents of a window, in their order."""
@@ -76,6 +78,11 @@ class OrderWindows:
         assert self._order is not None
         return self._order.lookup()
 
+    @property
+    def are_apart(self) -> bool:
+        """Whether each row has documents of its own: always."""
+        return True
+
     def ids(self, row: int, window: int) -> Ids:
         """Return the sample ids of the documents of a window, in their order."""
         first = int(self._starts[row]) + window * self._size
@@ -97,32 +104,49 @@ class OrderWindows:
 
 
 class ScheduledWindows:
-    """Windows of a schedule, all in one row.
+    """Windows of a schedule, a row for each canonical node.
 
-    A step of the schedule is a window here, since `PackPlan` counts its schedule in windows.
+    A step of the schedule is a window of all rows here, since `PackPlan` counts its schedule in
+    windows.
 
     Args:
         epoch: Part of the schedule that the epoch has: the windows ``first`` to ``last`` - 1 of the
             training, and the mixture of the streams.
         passes: Orders of the documents of all streams; None for an epoch without any.
+        rows: Number of canonical nodes.
         name: Text that is equal for equal orders.
     """
 
-    def __init__(self, epoch: ScheduledEpoch, passes: StreamPasses | None, name: str) -> None:
+    def __init__(
+        self, epoch: ScheduledEpoch, passes: StreamPasses | None, rows: int, name: str
+    ) -> None:
         self._epoch, self._passes, self._name = epoch, passes, name
-        self.counts = np.array([epoch.last - epoch.first if passes else 0], np.int64)
+        self.counts = np.full(rows, epoch.last - epoch.first if passes else 0)
 
     @cached_property
     def _lookup(self) -> Lookup:
-        """Function from pairs of a stream and a sample number to sample ids."""
+        """Function from positions, as those of `StreamPasses`, to sample ids."""
         assert self._passes is not None
         return self._passes.lookup()
 
+    @property
+    def are_apart(self) -> bool:
+        """Whether each row has documents of its own: not if a stream has too few for rows."""
+        return self._passes is None or bool(self._rows.has_rows.all())
+
+    @property
+    def _rows(self) -> DocumentRows:
+        """Documents that each row gives."""
+        from mds.plan._pack_schedule import DocumentRows
+
+        assert self._passes is not None
+        assert isinstance(self._passes.rows, DocumentRows)
+        return self._passes.rows
+
     def ids(self, row: int, window: int) -> Ids:
         """Return the sample ids of a window: the due documents of all streams, evenly mixed."""
-        del row  # there is only one
         step = self._epoch.first + window
-        first, last = self._epoch.mixture.counts(np.array([step, step + 1]))
+        first, last = self._rows.counts(row, np.array([step, step + 1]))
         # Documents of each stream in the window. Document i of n of a stream comes at (2i + 1) / 2n
         # of the window, so that each stream is spread evenly: two documents at 1/4 and 3/4.
         sizes = last - first
@@ -130,17 +154,15 @@ class ScheduledWindows:
         within = np.arange(len(streams)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # i above
         places = ((2 * within + 1) << 32) // (2 * sizes[streams])
         order = np.argsort(places, kind="stable")
-        return self._lookup(np.stack([streams, first[streams] + within])[:, order])
+        numbers = self._rows.numbers(row, streams, first[streams] + within)
+        return self._lookup(np.stack([streams, np.full(len(streams), row), numbers])[:, order])
 
     def find(self, sample: int) -> list[tuple[int, int]]:
         """Return the row and the window of each occurrence of a document."""
         if self._passes is None:
             return []
-        windows = []
-        for stream, number in self._passes.find(sample).T:
-            (window,) = self._epoch.mixture.steps_of_samples(int(stream), np.array([number]))
-            windows.append((0, int(window) - self._epoch.first))
-        return windows
+        found = [self._rows.find(*position) for position in self._passes.find(sample).T.tolist()]
+        return [(row, window - self._epoch.first) for row, window in found]
 
     def key(self) -> str:
         """Return a text that is equal for equal documents in all windows."""
@@ -184,20 +206,23 @@ class TakenPacks:
     def __len__(self) -> int:
         return len(self.window_of)
 
-    @property
+    @cached_property
     def packs(self) -> int:
         """Number of the packs."""
-        return int((self.numbers >= 0).sum())
+        return int(np.count_nonzero(self.numbers >= 0))
 
     @property
     def filled(self) -> int:
         """Number of places up to the last pack."""
+        if self.packs == len(self):
+            return len(self)
         return int(np.flatnonzero(self.numbers >= 0)[-1]) + 1 if self.packs else 0
 
     def has_pack(self, places: Ids) -> NDArray[np.bool_]:
         """Return a mask of the indexes into these places that have a pack; later ones have none."""
-        mask = places < len(self)
-        mask[mask] = self.numbers[places[mask]] >= 0
+        mask: NDArray[np.bool_] = places < len(self)
+        if self.packs < len(self):  # else no place is empty
+            mask[mask] = self.numbers[places[mask]] >= 0
         return mask
 
     @classmethod

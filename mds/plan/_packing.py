@@ -18,6 +18,7 @@ from mds._arguments import plain_fields, takes_names
 from mds._words import Balance, Overflow, PackLabels, PackLayout
 from mds.errors import ConfigError
 from mds.plan._packers import BEST_FIT, find_packer
+from mds.plan._state import ORDER_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,8 +40,6 @@ MAX_WINDOW_DOCUMENTS = 131_072
 #: Most tokens of a pack: sums of squares of lengths have to fit into 64 bits.
 MAX_CAPACITY = 1 << 30
 _ALGORITHM = "best-fit-decreasing.1"  # name of the packer "best_fit" in states, with its version
-#: Raise it when packs come at other positions: states of other versions are then refused.
-ORDER_VERSION = 2
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,18 +1,13 @@
 """Passes through the streams of a schedule: after the last sample comes the first of the next pass.
 
 Each pass through a stream is an order of its own, shuffled by the number of the pass as an epoch is
-by its number. The *sample number* counts the samples that a stream gives since the training began.
-With n samples in a pass, sample number s is *element* ``s % n`` of pass ``s // n``. In a pass the
-canonical nodes are read in turns, so an element is not a *position* of the shuffled order, which
-has the canonical nodes one after the other. For a stream of 6 samples and 2 canonical nodes::
+by its number. With a schedule each canonical node, or *row*, goes through the passes of its own
+part of a stream, which are consecutive positions in the order of a pass, and counts its samples
+since the training began. For a stream of 6 samples and 2 rows::
 
-    sample number       0 1 2 3 4 5   6 7 8 ...
-    pass                0 0 0 0 0 0   1 1 1
-    element             0 1 2 3 4 5   0 1 2
-    position            0 3 1 4 2 5   0 3 1      in the order of the pass, which has the sample id
-
-With a schedule of samples each canonical node, or row, goes through the passes of its own part of a
-stream (`RowPasses`), and counts its samples itself.
+    row 0   number      0 1 2   3 4 5   6 ...       row 1   number      0 1 2   3 4 5   6 ...
+            pass        0 0 0   1 1 1   2                   pass        0 0 0   1 1 1   2
+            position    0 1 2   0 1 2   0                   position    3 4 5   3 4 5   3
 
 Orders of passes are made when they are needed, and few are kept.
 
@@ -23,12 +18,11 @@ computed alone (random access). Samples of another pass are asked for stream by 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
 from mds._process.fork_safe import cached_property
-from mds.plan._partition import ExactGrid, Partition
 from mds.plan._stream_orders import RandomAccessOrder
 
 if TYPE_CHECKING:
@@ -37,7 +31,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from mds.plan._row_counts import RowCounts
     from mds.plan._stream_orders import Lookup, StreamOrder
     from mds.shuffle._base import ShuffleGroup
 
@@ -47,45 +40,51 @@ if TYPE_CHECKING:
 _MAX_KEPT = 4  # orders of passes that are kept; an iteration reads one or two
 
 
+class Rows(Protocol):
+    """Parts of the streams of a schedule that each row has, and the samples that it gives.
+
+    Attributes:
+        rows: Number of rows: the canonical nodes.
+        has_rows: Mask of the streams that are cut into parts.
+        starts, sizes: Position of the first sample of each row in a pass, and the samples of the
+            row; int64 (streams, rows). The whole stream, in each row, if it is not cut.
+    """
+
+    rows: int
+    has_rows: NDArray[np.bool_]
+    starts: Ids
+    sizes: Ids
+
+    def before(self, step: int) -> Ids:
+        """Return the samples that each row has given before a step, int64 (streams, rows).
+
+        For a stream that is not cut it is the number of all its samples, in each row.
+        """
+
+
 class PassOrders:
     """Orders of the passes through one stream.
 
     Args:
         make: Function from the number of a pass to its order.
         samples: Samples of a pass.
-        canonical: Number of canonical nodes.
-        sample_range: First sample number that the epoch needs, and the end.
+        sample_range: First sample of the stream that the epoch needs, and the end. Samples are
+            numbered since the training began.
     """
 
     def __init__(
-        self,
-        make: Callable[[int], StreamOrder],
-        samples: int,
-        canonical: int,
-        sample_range: tuple[int, int],
+        self, make: Callable[[int], StreamOrder], samples: int, sample_range: tuple[int, int]
     ) -> None:
-        self._make, self.samples, self.canonical, self.sample_range = (
-            make,
-            samples,
-            canonical,
-            sample_range,
-        )
-        # Turns elements of a pass into positions: a partition for a single node and rank.
-        self._partition = Partition(ExactGrid(samples, canonical), nodes=1, ranks=1, is_even=False)
+        self._make, self.samples = make, samples
         self._orders: dict[int, StreamOrder] = {}  # by the number of the pass
         first, last = sample_range
         # Numbers of the passes that have a needed sample.
         self._passes = range(first // samples, -(-last // samples)) if samples else range(0)
 
     @property
-    def parts(self) -> list[StreamOrder]:
-        """Orders of all needed passes if they take long to compute, else an empty list.
-
-        A caller stores such orders in files, which the processes of a node share.
-        """
-        if not self._passes or self.order(self._passes[0]).is_cheap:
-            return []
-        return [self.order(number) for number in self._passes]
+    def is_cheap(self) -> bool:
+        """Whether no needed pass takes long to compute."""
+        return not self._passes or self.order(self._passes[0]).is_cheap
 
     @property
     def can_be_grouped(self) -> bool:
@@ -103,39 +102,27 @@ class PassOrders:
         return order
 
     def lookup(self) -> Lookup:
-        """Return a function from sample numbers to ids, which is fastest if numbers ascend."""
+        """Return a function from pass * samples + position in the pass to ids."""
         lookups: dict[int, Lookup] = {}
 
-        def take(sample_numbers: Ids) -> Ids:
-            """Return the sample id of each sample number, which counts through all passes."""
-            if not len(sample_numbers):
-                return sample_numbers
-            first = int(sample_numbers.min()) // self.samples
-            last = int(sample_numbers.max()) // self.samples
+        def take(numbers: Ids) -> Ids:
+            """Return the sample id of each number."""
+            if not len(numbers):
+                return numbers
+            first = int(numbers.min()) // self.samples
+            last = int(numbers.max()) // self.samples
             # Mostly all are in one pass. Then a subtraction suffices; to divide each number would
             # double the time.
             if first == last:
-                elements = sample_numbers - first * self.samples
-                return self._lookup_of_pass(lookups, first)(self._partition.positions(elements))
-            passes, elements = np.divmod(sample_numbers, self.samples)
-            positions = self._partition.positions(elements)
-            ids = np.empty(len(sample_numbers), np.int64)
+                return self._lookup_of_pass(lookups, first)(numbers - first * self.samples)
+            passes, positions = np.divmod(numbers, self.samples)
+            ids = np.empty(len(numbers), np.int64)
             for number in np.unique(passes).tolist():
                 in_pass = passes == number
                 ids[in_pass] = self._lookup_of_pass(lookups, number)(positions[in_pass])
             return ids
 
         return take
-
-    def find(self, sample: int) -> Ids:
-        """Return the sample numbers with which a sample comes in `sample_range`, ascending."""
-        parts = [np.zeros(0, np.int64)]
-        for number in self._passes:
-            elements = self._partition.find(self.order(number).find(sample))
-            parts.append(np.sort(elements) + number * self.samples)
-        sample_numbers = np.concatenate(parts)
-        first, last = self.sample_range
-        return sample_numbers[(sample_numbers >= first) & (sample_numbers < last)]
 
     def _lookup_of_pass(self, lookups: dict[int, Lookup], number: int) -> Lookup:
         """Return the lookup of a pass, and keep it in ``lookups``, by the number of the pass.
@@ -172,11 +159,14 @@ def _is_plain(order: StreamOrder) -> TypeGuard[RandomAccessOrder]:
 class StreamPasses:
     """Orders of several streams over all their passes, as one order.
 
-    A position of this order is a pair: the stream, and the sample number in it. Arrays of such
-    positions are int64 of shape (2, n).
+    A position of this order is a stream, a row, and the number of the sample among those that the
+    row gives of the stream since the training began. Arrays of such positions are int64 of shape
+    (3, n).
 
     Args:
         streams: Passes of each stream.
+        rows: Parts of the streams that the rows have, and the samples that they give.
+        first, last: First step of the epoch in the run, and the end.
 
     Attributes:
         per_stream: Samples in a pass through each stream, int64.
@@ -185,8 +175,8 @@ class StreamPasses:
             A batch mostly continues in it. None before the first lookup.
     """
 
-    def __init__(self, streams: Sequence[PassOrders]) -> None:
-        self.streams = tuple(streams)
+    def __init__(self, streams: Sequence[PassOrders], rows: Rows, first: int, last: int) -> None:
+        self.streams, self.rows, self._steps = tuple(streams), rows, (first, last)
         self.per_stream = np.array([stream.samples for stream in streams])
         self.samples = int(self.per_stream.sum())
         self.current: CurrentPasses | None = None
@@ -194,10 +184,15 @@ class StreamPasses:
     @property
     def parts(self) -> list[StreamOrder]:
         """Orders of passes that take long to compute."""
-        return [part for stream in self.streams for part in stream.parts]
+        return [
+            stream.order(number)
+            for i, stream in enumerate(self.streams)
+            if not stream.is_cheap
+            for number in self._passes_of(i)
+        ]
 
     def lookup(self) -> Lookup:
-        """Return a function from positions to ids, which is fastest if sample numbers ascend."""
+        """Return a function from positions to ids, which is fastest if numbers ascend."""
         return PassLookup(self)
 
     def materialize(self) -> Lookup:
@@ -205,13 +200,34 @@ class StreamPasses:
         return self.lookup()
 
     def find(self, sample: int) -> Ids:
-        """Return all positions of a sample that the epoch needs, int64 of shape (2, n)."""
-        positions = [np.zeros((2, 0), np.int64)]
-        for number, stream in enumerate(self.streams):
-            sample_numbers = stream.find(sample)
-            streams = np.full(len(sample_numbers), number)
-            positions.append(np.stack([streams, sample_numbers]))
-        return np.concatenate(positions, axis=1)
+        """Return all positions of a sample that the epoch needs, int64 of shape (3, n)."""
+        rows, position_parts = self.rows, [np.zeros((3, 0), np.int64)]
+        for i, stream in enumerate(self.streams):
+            for number in self._passes_of(i):
+                positions = stream.order(number).find(sample)
+                row = np.zeros(len(positions), np.int64)
+                if rows.has_rows[i]:
+                    row = np.searchsorted(rows.starts[i], positions, side="right") - 1
+                numbers = number * rows.sizes[i, row] + positions - rows.starts[i, row]
+                first, last = self._ranges[:, i, row]
+                is_needed = (numbers >= first) & (numbers < last)
+                position_parts.append(np.stack([np.full(len(row), i), row, numbers])[:, is_needed])
+        return np.concatenate(position_parts, axis=1)
+
+    @cached_property
+    def _ranges(self) -> Ids:
+        """First number of each row that the epoch needs, and the end: (2, streams, rows)."""
+        return np.stack([self.rows.before(step) for step in self._steps])
+
+    def _passes_of(self, stream: int) -> range:
+        """Return the numbers of the passes of which some row gives samples in the epoch."""
+        first, last = self._ranges[:, stream]
+        sizes = self.rows.sizes[stream]
+        is_needed = first < last
+        if not is_needed.any():
+            return range(0)
+        begins, ends = first[is_needed] // sizes[is_needed], -(-last[is_needed] // sizes[is_needed])
+        return range(int(begins.min()), int(ends.max()))
 
     @cached_property
     def is_grouped(self) -> NDArray[np.bool_]:
@@ -243,119 +259,6 @@ class StreamPasses:
         any_shuffle = next(iter(shuffles.values()))  # all are of the same algorithm
         return CurrentPasses(passes, first_ids, any_shuffle.group(shuffles))
 
-    def elements_to_positions(self, streams: Ids, elements: Ids) -> Ids:
-        """Return the position in the order of its pass of each element, for several streams.
-
-        The canonical nodes of a pass are read in turns, as in `ExactGrid.positions`, which does the
-        same for one stream. So the elements go column by column through a grid that has a row of
-        consecutive positions for each canonical node. With 7 samples and 3 nodes::
-
-            node 0 | 0 1   |
-            node 1 | 2 3   |      the elements 0 to 6 have the positions 0 2 4 1 3 5 6
-            node 2 | 4 5 6 |
-
-        Args:
-            streams: Stream of each element, int64 of shape (n,).
-            elements: Number of the sample in its pass, int64 of shape (n,).
-        """
-        nodes = self.streams[0].canonical
-        if nodes == 1:
-            return elements
-        samples = self.per_stream[streams]  # of the pass, for each element
-        column = elements // nodes
-        row = elements - column * nodes
-        # The last column has only ``remainder`` rows, those that are longer by one. Row k ends at
-        # position (k + 1) * samples // nodes. So the i-th longer row is the first one for which
-        # (k + 1) * remainder // nodes is i + 1: k = ceil((i + 1) * nodes / remainder) - 1.
-        remainder = samples % nodes
-        in_last_column = np.flatnonzero(column * nodes + remainder == samples)
-        in_last_column = in_last_column[remainder[in_last_column] > 0]  # 0: all rows are equal
-        i = row[in_last_column]
-        row[in_last_column] = -(-(i + 1) * nodes // remainder[in_last_column]) - 1
-        positions = column
-        positions += row * samples // nodes  # in place; adds the first position of the row
-        return positions
-
-
-class RowPasses(StreamPasses):
-    """Orders of several streams over all their passes, in which each row has a part of its own.
-
-    A position of this order is a stream, a row, and the number of the sample among those that the
-    row gives of the stream since the training began; see `mds.plan._row_counts`. Arrays of such
-    positions are int64 of shape (3, n). The passes of a row are through its part alone: consecutive
-    positions in the order of a pass.
-
-    Args:
-        streams: Passes of each stream, made for a single canonical node, so that its elements are
-            positions.
-        rows: Samples that each row gives.
-        first, last: First step of the epoch in the run, and the end.
-    """
-
-    def __init__(
-        self, streams: Sequence[PassOrders], rows: RowCounts, first: int, last: int
-    ) -> None:
-        super().__init__(streams)
-        self._rows, self._steps = rows, (first, last)
-
-    @property
-    def parts(self) -> list[StreamOrder]:
-        """Orders of passes that take long to compute."""
-        return [
-            stream.order(number)
-            for i, stream in enumerate(self.streams)
-            if stream.parts
-            for number in self._passes_of(i)
-        ]
-
-    def lookup(self) -> Lookup:
-        """Return a function from positions to ids, which is fastest if numbers ascend."""
-        lookup, rows = PassLookup(self), self._rows
-        starts, sizes = rows.starts.reshape(-1), rows.sizes.reshape(-1)
-
-        def take_of_rows(positions: Ids) -> Ids:
-            """Return the sample id of each position, int64 of shape (3, n)."""
-            streams, row, numbers = positions
-            row_of_stream = streams * rows.rows + row
-            size = sizes[row_of_stream]
-            passes = numbers // size
-            elements = starts[row_of_stream]
-            elements += numbers
-            elements -= passes * size
-            return lookup.take(streams, passes, elements)
-
-        return take_of_rows
-
-    def find(self, sample: int) -> Ids:
-        """Return all positions of a sample that the epoch needs, int64 of shape (3, n)."""
-        rows, position_parts = self._rows, [np.zeros((3, 0), np.int64)]
-        for i, stream in enumerate(self.streams):
-            for number in self._passes_of(i):
-                positions = stream.order(number).find(sample)
-                row = np.zeros(len(positions), np.int64)
-                if rows.has_rows[i]:
-                    row = np.searchsorted(rows.starts[i], positions, side="right") - 1
-                numbers = number * rows.sizes[i, row] + positions - rows.starts[i, row]
-                first, last = self._ranges[:, i, row]
-                is_needed = (numbers >= first) & (numbers < last)
-                position_parts.append(np.stack([np.full(len(row), i), row, numbers])[:, is_needed])
-        return np.concatenate(position_parts, axis=1)
-
-    @cached_property
-    def _ranges(self) -> Ids:
-        """First number of each row that the epoch needs, and the end: (2, streams, rows)."""
-        return np.stack([self._rows.before(step) for step in self._steps])
-
-    def _passes_of(self, stream: int) -> range:
-        """Return the numbers of the passes of which some row gives samples in the epoch."""
-        first, last = self._ranges[:, stream]
-        sizes = self._rows.sizes[stream]
-        is_needed = first < last
-        if not is_needed.any():
-            return range(0)
-        begins, ends = first[is_needed] // sizes[is_needed], -(-last[is_needed] // sizes[is_needed])
-        return range(int(begins.min()), int(ends.max()))
-
 
 class CurrentPasses(NamedTuple):
     """One pass of each stream, whose samples are looked up in one call for all streams.
@@ -383,7 +286,7 @@ class CurrentPasses(NamedTuple):
 
 
 class PassLookup:
-    """Function from pairs of a stream and a sample number to sample ids.
+    """Function from positions of `StreamPasses` to sample ids.
 
     Samples of the current pass of their stream are looked up together, in one call for all
     streams. For others, and for streams without random access, each stream is asked for its own.
@@ -393,23 +296,22 @@ class PassLookup:
     """
 
     def __init__(self, passes: StreamPasses) -> None:
-        self._passes = passes
+        self._passes, self._rows = passes, passes.rows.rows
+        # First position and samples of each row, stream after stream.
+        self._starts, self._sizes = passes.rows.starts.reshape(-1), passes.rows.sizes.reshape(-1)
         self._stream_lookups: dict[int, Lookup] = {}
 
     def __call__(self, positions: Ids) -> Ids:
-        """Return the sample ids of positions, int64 of shape (2, n)."""
-        streams, sample_numbers = positions
+        """Return the sample id of each position, int64 of shape (3, n)."""
+        streams, rows, numbers = positions
+        rows_of_streams = streams * self._rows + rows
+        size = self._sizes[rows_of_streams]
+        passes = numbers // size
+        in_pass = self._starts[rows_of_streams]  # position in the order of the pass
+        in_pass += numbers
+        in_pass -= passes * size
         if not self._passes.is_grouped.any():
-            return self._ask_each_stream(streams, sample_numbers)
-        samples = self._passes.per_stream[streams]
-        passes = sample_numbers // samples
-        return self.take(streams, passes, sample_numbers - passes * samples)
-
-    def take(self, streams: Ids, passes: Ids, elements: Ids) -> Ids:
-        """Return the sample ids of elements of passes; all are int64 of shape (n,)."""
-        if not self._passes.is_grouped.any():
-            sample_numbers = passes * self._passes.per_stream[streams] + elements
-            return self._ask_each_stream(streams, sample_numbers)
+            return self._ask_each_stream(streams, passes, in_pass)
         current = self._passes.current
         if current is None or not (is_current := current.passes[streams] == passes).all():
             # Some streams have reached another pass. Only one pass of a stream can be current, so
@@ -417,37 +319,36 @@ class PassLookup:
             current = self._passes.switch_to(streams, passes)
             is_current = current.passes[streams] == passes
         if is_current.all():
-            return self._ask_together(current, streams, elements)
-        ids = np.empty(len(elements), np.int64)
-        ids[is_current] = self._ask_together(current, streams[is_current], elements[is_current])
-        streams, passes, elements = (each[~is_current] for each in (streams, passes, elements))
-        sample_numbers = passes * self._passes.per_stream[streams] + elements
-        ids[~is_current] = self._ask_each_stream(streams, sample_numbers)
+            return self._ask_together(current, streams, in_pass)
+        ids = np.empty(len(numbers), np.int64)
+        ids[is_current] = self._ask_together(current, streams[is_current], in_pass[is_current])
+        others = ~is_current
+        ids[others] = self._ask_each_stream(streams[others], passes[others], in_pass[others])
         return ids
 
-    def _ask_each_stream(self, streams: Ids, sample_numbers: Ids) -> Ids:
-        """Return the sample ids of sample numbers, one stream after the other."""
+    def _ask_each_stream(self, streams: Ids, passes: Ids, in_pass: Ids) -> Ids:
+        """Return the sample ids of positions in passes, one stream after the other."""
+        numbers = passes * self._passes.per_stream[streams] + in_pass
         # Narrow integers are compared more quickly.
         narrow_streams = streams.astype(np.min_scalar_type(len(self._passes.streams)))
-        ids = np.empty(len(sample_numbers), np.int64)
+        ids = np.empty(len(numbers), np.int64)
         for stream in np.flatnonzero(np.bincount(narrow_streams)).tolist():
             of_stream = np.flatnonzero(narrow_streams == stream)
             if stream not in self._stream_lookups:
                 self._stream_lookups[stream] = self._passes.streams[stream].lookup()
-            ids[of_stream] = self._stream_lookups[stream](sample_numbers[of_stream])
+            ids[of_stream] = self._stream_lookups[stream](numbers[of_stream])
         return ids
 
-    def _ask_together(self, current: CurrentPasses, streams: Ids, elements: Ids) -> Ids:
-        """Return the sample ids of elements of the current passes, int64 of shape (n,).
+    def _ask_together(self, current: CurrentPasses, streams: Ids, positions: Ids) -> Ids:
+        """Return the sample ids at positions of the current passes, int64 of shape (n,).
 
         Args:
             current: Pass of each stream.
-            streams: Stream of each element, int64 (n,).
-            elements: Number of each sample in the pass of its stream, int64 (n,).
+            streams: Stream of each position, int64 (n,).
+            positions: Position of each sample in the pass of its stream, int64 (n,).
         """
-        if not len(elements):
-            return elements
-        positions = self._passes.elements_to_positions(streams, elements)
+        if not len(positions):
+            return positions
         ids = current.group.ids_at(streams, positions)
         ids += current.first_ids[streams]
         return ids

@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     Ids = NDArray[np.int64]
 
 _TABLE_STEPS = 1 << 10  # steps from one kept count to the next
-_MIN_ROW_SAMPLES = 16  # of a stream in each row; rows then differ by at most 1/16
+#: Samples of a stream in each row at least; rows then differ by at most 1/16.
+MIN_ROW_SAMPLES = 16
 _COUNTS_AT_ONCE = 1 << 20
 _TURN_KEY = derive_key(0x7475726E)
 
@@ -91,7 +92,7 @@ class RowCounts:
     def __init__(self, mixture: Mixture, samples: Sequence[int], canonical: int) -> None:
         per_stream = np.array(samples, np.int64)
         self.mixture = mixture
-        self.has_rows = (per_stream >= canonical * _MIN_ROW_SAMPLES) & (canonical > 1)
+        self.has_rows = (per_stream >= canonical * MIN_ROW_SAMPLES) & (canonical > 1)
         self.rows = rows = canonical if self.has_rows.any() else 1
         edges = np.arange(rows + 1) * per_stream[:, None] // rows
         edges[~self.has_rows] = 0

@@ -28,7 +28,7 @@ from mds._shardfile.hashing import digest
 from mds._words import Between, Exhausted, Unit
 from mds.errors import ConfigError, PlanError
 from mds.plan._mixture import MAX_STEPS, MAX_STREAMS, ONE, Mixture, ShareSpan
-from mds.plan._state import SCHEDULE_ORDER
+from mds.plan._state import ORDER_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -358,7 +358,7 @@ class ScheduledRun:
             "global_batch_size": batch,
             "epoch_steps": self.epoch_steps(epoch_size, batch),
             "schedule": self.key(samples, batch),
-            SCHEDULE_ORDER: 2,  # in states without it, canonical nodes had no rows
+            "schedule_order": ORDER_VERSION,
         }
 
     def spans(self, samples: Sequence[int], batch: int) -> list[ShareSpan]:

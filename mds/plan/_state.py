@@ -237,13 +237,6 @@ class ResumePoint:
                 f"the state is of a run with{before} schedule, and this dataset has {now}: "
                 f"{remedy}."
             )
-        # Earlier states lack the fact of the schedule, and a missing fact is no difference.
-        schedule_order = (self.order or {}).get(SCHEDULE_ORDER)
-        if self.is_ours and schedule_order != order.get(SCHEDULE_ORDER, schedule_order):
-            raise StateError(
-                "the state was saved by an earlier version, whose schedule dealt samples in "
-                "another order. Start a new run, or resume with that version."
-            )
         clauses = differences("dataset", self.dataset, dataset)
         clauses += differences("order", self.order, order)
         if clauses:
@@ -268,8 +261,11 @@ _SETTINGS_OF = {
     "exact": " (remainder='repeat' is False, 'short' and 'mask' are True)",
     "global_batch_size": " (ranks times batch_size times microbatches of the StreamingDataLoader)",
 }
-#: Fact of the order of samples by a schedule, whose value changes when the order does.
-SCHEDULE_ORDER = "schedule_order"
+#: Version of the orders of packs and of schedules, which their states record. Raise it when samples
+#: come at other positions: states of other versions are refused.
+ORDER_VERSION = 2
+#: Facts of the orders that have a version, and the names under which it is recorded.
+_VERSIONED = {"packing": "packing_order", "schedule": "schedule_order"}
 #: Facts of an order of packs that a state lacks if they are None.
 _PACKING_OPTIONS = ("packing_capacity", "packing_budget", "packing_separator")
 
@@ -345,6 +341,8 @@ def parse_state(source: Mapping[str, Any] | ResumePoint) -> ResumePoint:
                 f"the state has {key} {_short(value)}; a run has {minima[key]} to "
                 f"{_MAX_VALUES[key]}."
             )
+    order = _facts("order", source.get("order"))
+    _check_order(order or {})
     _check_cursor(extension, values["num_canonical_nodes"])
     position = Position(
         values.pop("epoch"),
@@ -358,7 +356,7 @@ def parse_state(source: Mapping[str, Any] | ResumePoint) -> ResumePoint:
         **values,
         version=version,
         dataset=_facts("dataset", source.get("dataset")),
-        order=_facts("order", source.get("order")),
+        order=order,
         order_hash=_text("order_hash", source.get("order_hash")) or None,
         schedule=extension.schedule,
         edits=extension.edits,
@@ -549,6 +547,17 @@ def _parse_windows(pairs: Any) -> tuple[tuple[int, int], ...] | None:
     return windows
 
 
+def _check_order(order: Mapping[str, Any]) -> None:
+    """Raise StateError for a state in which samples come at other positions than here."""
+    for fact, version in _VERSIONED.items():
+        if fact in order and order.get(version) != ORDER_VERSION:
+            raise StateError(
+                f"the state is of a run with {fact}= by another version of mds, which gave samples "
+                "to ranks in another order. Start a new run, without the state, or finish this one "
+                "with that version."
+            )
+
+
 def _check_cursor(extension: _Extension, canonical_nodes: int) -> None:
     """Raise StateError for a cursor that does not fit the number of canonical nodes."""
     cursor = extension.cursor
@@ -557,13 +566,10 @@ def _check_cursor(extension: _Extension, canonical_nodes: int) -> None:
             f"the state has turn {extension.node} and num_canonical_nodes "
             f"{canonical_nodes}; it is one of them, counted from 0."
         )
-    # A schedule has one sequence of windows, for documents of all canonical nodes.
-    sequences = canonical_nodes if extension.schedule is None else 1
-    if cursor is not None and len(cursor.windows) != sequences:
+    if cursor is not None and len(cursor.windows) != canonical_nodes:
         raise StateError(
             f"the state has {len(cursor.windows)} cursors and num_canonical_nodes "
-            f"{canonical_nodes}; each canonical node has one, and a run with a "
-            "schedule one in all."
+            f"{canonical_nodes}; each canonical node has one."
         )
 
 

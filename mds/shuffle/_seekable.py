@@ -489,6 +489,8 @@ class SeekableGroup(ShuffleGroup):
         self._has_long = any(each.line.has_long for each in orders)
         # Arrays with an entry for each canonical node of each order.
         self._node_starts = np.concatenate([each.starts[:-1] for each in orders])
+        # The same where all orders are laid end to end.
+        self._joined_starts = self._node_starts + np.repeat(self._samples_before, self._nodes)
         distinct_bits = {each.cells.bits for each in orders}
         bits = np.repeat([each.cells.bits for each in orders], self._nodes)
         samples, count, window, first_counter = (
@@ -607,10 +609,9 @@ class SeekableGroup(ShuffleGroup):
         The steps are those of `Seekable.ids_at` and `Line.ids`, on the joined arrays.
         """
         order = self._index_of_number[numbers]
-        # Node k begins at k * samples // nodes, so this is the last node that begins at the
-        # position or before it. Then it becomes the node's entry in the joined arrays.
-        node = ((positions + 1) * self._nodes[order] - 1) // self._samples[order]
-        node += self._first_node[order]
+        # The last node that begins at the position or before it, in the joined arrays.
+        joined_positions = positions + self._samples_before[order]
+        node = self._joined_starts.searchsorted(joined_positions, side="right") - 1
         start = self._node_starts[node]
         line_places = self._line_places(order, node, positions - start)
         # From the line of a node to that of its order, and to those of all orders end to end.

@@ -49,7 +49,7 @@ def corpus(tmp_path_factory):
 
 def loader_of(corpus, ranks=1, rank=0, workers=0, kind="threads", state=None, **settings):
     settings = {"shuffle": True, "shuffle_algo": "seekable", "num_canonical_nodes": 4,
-                "shuffle_block_size": 100, "packing": Packing(CAPACITY), "schedule": SCHEDULE,
+                "shuffle_block_size": 25, "packing": Packing(CAPACITY), "schedule": SCHEDULE,
                 "streams": {name: Stream(local=f"{corpus}/{name}") for name in COUNT},
                 **settings}  # fmt: skip
     dataset = StreamingDataset(

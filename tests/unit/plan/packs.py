@@ -6,6 +6,7 @@ import numpy as np
 from ordertools import make_plan
 
 from mds.plan import PackPlan
+from mds.plan._pack_schedule import Documents
 from mds.plan._packing import Packing
 
 
@@ -19,6 +20,10 @@ class Given:
 
     def take(self, ids):
         return self.values[ids]
+
+    def packed(self, counts, packing):
+        parts = np.split(self.values, np.cumsum(counts)[:-1])
+        return [Documents(len(part), int(packing.tokens(part).sum())) for part in parts]
 
 
 def lengths_of(count, seed=0, mean=60, most=10_000):

@@ -1,5 +1,6 @@
 """Packs of each canonical node are for its own machine: rows of the grid, empty places, cuts."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -7,11 +8,13 @@ import pytest
 from ordertools import make_plan
 from packs import LENGTHS, SHARDS, Given, lengths_of, packed, steps_of
 
+from mds import Schedule, World
 from mds.errors import PlanError, StateError
-from mds.plan import PackPlan
+from mds.plan import EpochPlan, PackPlan
 from mds.plan._pack_plan import PackCosts, PackTable
 from mds.plan._packing import Packing
-from mds.plan._state import Position
+from mds.plan._schedule import ScheduledRun
+from mds.plan._state import Position, emit_state
 from mds.shuffle import ShuffleSpec, get_shuffle
 from mds.shuffle._registry import find_shuffle
 from mds.shuffle._shard_parts import cut_by_cost
@@ -166,6 +169,21 @@ def test_a_cut_that_does_not_fit_is_refused(cut):
         ShuffleSpec(np.array([4, 6]), 2, seed=1, epoch=0, block_size=8, cut=cut)
 
 
+def test_cut_orders_are_looked_up_together():
+    """The positions of several streams in one call, whose nodes have different lengths."""
+    specs = [
+        ShuffleSpec(np.array(SHARDS), 3, seed=3, epoch=2, block_size=200, cut=(0, 100, 2900, 3000)),
+        ShuffleSpec(np.array([7, 9]), 2, seed=5, epoch=0, block_size=4, cut=(0, 0, 16)),
+    ]
+    shuffles = {4: find_shuffle("seekable")(specs[0]), 1: find_shuffle("seekable")(specs[1])}
+    group = shuffles[1].group(shuffles)
+    numbers = np.concatenate([np.full(3000, 4), np.full(16, 1)])
+    positions = np.concatenate([np.arange(3000), np.arange(16)])
+    ids = group.ids_at(numbers, positions)
+    assert np.array_equal(ids[:3000], shuffles[4].ids_at(np.arange(3000)))
+    assert np.array_equal(ids[3000:], shuffles[1].ids_at(np.arange(16)))
+
+
 @pytest.mark.parametrize("algo", CUT)
 def test_shuffles_without_a_cut_stay_as_they_are(algo):
     """A cut into equal numbers is the order without one."""
@@ -176,6 +194,117 @@ def test_shuffles_without_a_cut_stay_as_they_are(algo):
     ids = np.concatenate([ids.copy() for node in range(4) for ids in made.windows(node)])
     expected = get_shuffle(algo, SHARDS, num_canonical_nodes=4, seed=3, epoch=2, block_size=200)
     assert np.array_equal(ids, expected)
+
+
+# ---------------------------------------------------------------------- schedules
+
+
+def scheduled(world, batch, rows=8, small=0, **order):
+    """A plan of packs of two streams, or three with one of ``small`` documents, by a schedule."""
+    names = ("a", "b", "c")[: 3 if small else 2]
+    shares = {0: dict.fromkeys(names, 1), 40: {"a": 3, "b": 1, **({"c": 1} if small else {})}}
+    streams = [{"shards": [100] * 12}, {"shards": [60] * 10}, {"shards": [small]}][: len(names)]
+    count = sum(sum(stream["shards"]) for stream in streams)
+    order = {"shuffle": True, "shuffle_algo": "seekable", "shuffle_block_size": 80, **order}
+    plan = EpochPlan(
+        streams,
+        World(world[0], world[1], world[2], 0),
+        batch_size=batch,
+        num_canonical_nodes=rows,
+        packing=Packing(512, overflow="split", window=8),
+        schedule=ScheduledRun(Schedule(shares, "linear"), names),
+        **order,
+    )
+    return PackPlan(plan, Given(lengths_of(count, seed=7)))
+
+
+@pytest.mark.parametrize("algo", ["seekable", "py1e"])
+@pytest.mark.parametrize("nodes", [2, 8])
+def test_machines_read_their_own_part_of_each_stream(algo, nodes):
+    """About each shard once, as without a schedule."""
+    plan = scheduled((nodes, 1, 1), 48 // nodes, shuffle_algo=algo)
+    ends = np.cumsum([100] * 12 + [60] * 10)
+    read = shards_of_nodes(plan, ends)
+    assert read.sum() <= len(ends) + 2 * 7 < 1.7 * len(ends)  # a cut shard of each stream and node
+    assert read.any(0).all()
+    for node in range(nodes):
+        assert plan.nodes_read(node).tolist() == list(range(node, 8, nodes))
+
+
+@pytest.mark.parametrize("rows", [1, 4, 8])
+@pytest.mark.parametrize("small", [0, 20])
+def test_scheduled_packs_are_the_same_in_every_world(rows, small):
+    """And go on from any step in any other one, also into the next epoch."""
+    worlds = [(1, 1, 1), (2, 1, 2), (2, 2, 1), (8, 1, 1)]
+    expected = steps_of(scheduled((1, 1, 1), 16, rows, small), (1, 1, 1))
+    for world in worlds[1:]:
+        plan = scheduled(world, 16 // (world[0] * world[1]), rows, small)
+        assert steps_of(plan, world) == expected
+        assert plan.steps == plan.epoch_steps == len(expected)
+    first = scheduled((1, 1, 1), 16, rows, small)
+    for step in (0, len(expected) // 3, len(expected) - 2):
+        world = worlds[1 + step % 3]
+        end = expected[step][1]
+        assert first.table.cursor(end.place) == end.cursor
+        state = dataclasses.replace(first.plan.state(0).at(end), order=first.order_facts())
+        batch = 16 // (world[0] * world[1])
+        resumed = scheduled(world, batch, rows, small, resume=emit_state(state))
+        assert steps_of(resumed, world) == expected[step + 1 :]
+        following = steps_of(resumed.following(), world)
+        assert following == steps_of(first.following(), (1, 1, 1))
+
+
+@pytest.mark.parametrize("small", [0, 20])
+def test_rows_go_through_their_parts(small):
+    """Each document of a pass comes once in its row, and all rows get through at the same time."""
+    plan = scheduled((1, 1, 1), 16, 4, small)
+    seen = []
+    for _ in range(3):
+        seen += [each.ids[each.starts == 0] for each in plan.rank_packs(0, 0, 0)]
+        plan = plan.following()
+    (order,) = plan.plan.orders
+    rows, counts = order.rows, np.bincount(np.concatenate(seen), minlength=1820)
+    given = rows.before(plan.plan.scheduled.first)
+    assert rows.has_rows.tolist() == [True, True, False][: 3 if small else 2]
+    whole = plan.plan.scheduled.mixture.counts(np.array([plan.plan.scheduled.first]))[0]
+    for stream in range(2):
+        take = order.streams[stream].order(0).lookup()
+        for row in range(4):
+            start, size = rows.starts[stream, row], rows.sizes[stream, row]
+            times = counts[take(np.arange(start, start + size))]
+            passes, rest = divmod(int(given[stream, row]), int(size))
+            assert set(times.tolist()) <= {passes, passes + 1}
+            assert (times == passes + 1).sum() == rest
+        assert abs(given[stream].sum() - whole[stream]) <= 2  # each row is rounded
+    if small:
+        assert counts[1800 : 1800 + small].sum() == whole[2]
+        assert np.ptp(counts[1800 : 1800 + small]) <= 1
+
+
+def test_a_stream_with_few_documents_is_read_by_all_machines():
+    """It has no rows, and `nodes_read` says so."""
+    plan = scheduled((4, 1, 1), 4, 4, 20)
+    assert plan.nodes_read(1).tolist() == [0, 1, 2, 3]
+    read = set(np.concatenate([ids for _, ids in plan.node_reads(1)]).tolist())
+    (order,) = plan.plan.orders
+    for stream in range(2):
+        start, size = order.rows.starts[stream, 1], order.rows.sizes[stream, 1]
+        part = order.streams[stream].order(0).lookup()(np.arange(start, start + size))
+        first = 0 if stream == 0 else 1200
+        of_stream = {n for n in read if first <= n < first + (1200, 600)[stream]}
+        assert of_stream <= set(part.tolist())
+
+
+def test_documents_of_a_schedule_are_located():
+    """Every step that has a document, and no other."""
+    plan = scheduled((2, 1, 1), 8, 4, 20)
+    found = {}
+    for step, (pieces, _) in enumerate(steps_of(plan, (2, 1, 1))):
+        for pack in pieces:
+            for sample, *_ in pack:
+                found.setdefault(sample, set()).add(step)
+    for sample in [*range(0, 1800, 333), *range(1800, 1820, 7)]:
+        assert {place.step for place in plan.locate(sample)} == found.get(sample, set())
 
 
 # ---------------------------------------------------------------------- empty places
@@ -262,8 +391,9 @@ def test_locate_and_positions_at_the_end():
             found.setdefault(sample, []).append(step)
     for sample in {0, 899, 900, 2999, *mine.ids.tolist()}:
         assert [place.step for place in plan.locate(sample)] == found[sample]
-    begin = plan.begin
-    for mine in plan.rank_packs(0, 0, 0):
+    *_, begin = (end for _, end in steps_of(plan, (1, 1, 1))[:-30])
+    last = ragged((1, 1, 1), 4, state=plan.plan.state(0).at(begin))
+    for mine in last.rank_packs(0, 0, 0):
         for count in (1, 4):
             position = plan.position_after(begin, min(count, mine.filled))
             assert position.place <= mine.end.place

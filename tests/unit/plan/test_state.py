@@ -282,7 +282,7 @@ EXTENDED = {
     "initial_physical_nodes": 2,
     "version": 2,
     "unit": "packs",
-    "position": {"epoch": 3, "in_epoch": 840, "cursors": [[0, 12]], "turn": 0},
+    "position": {"epoch": 3, "in_epoch": 840, "cursors": [[0, 12], [0, 13]], "turn": 0},
     "schedule": {"knots": [[0, {"web": 0.5}]], "between": "linear"},
     "edits": [{"at": 5, "drop": [77123], "why": "gibberish"}],
     "order": {"shuffle": True},
@@ -294,7 +294,7 @@ def test_a_state_of_version_2_is_read_and_written_as_version_3():
     """Its values are those of version 3, whose place is a number, and no other keys."""
     point = parse_state(json.loads(json.dumps(EXTENDED)))
     assert point.position[:3] == (3, 840, "packs")
-    assert point.position.cursor == Cursor(((0, 12),), 0)
+    assert point.position.cursor == Cursor(((0, 12), (0, 13)), 0)
     state = emit_state(point)
     assert values_of(state) == {
         "epoch": 3,
@@ -306,7 +306,7 @@ def test_a_state_of_version_2_is_read_and_written_as_version_3():
         "unit": "packs",
         "finished": False,
         "order_hash": "",
-        "cursor": {"cursors": [[0, 12]], "turn": 0},
+        "cursor": {"cursors": [[0, 12], [0, 13]], "turn": 0},
         "dataset": None,
         **{key: EXTENDED[key] for key in ("schedule", "edits", "order", "data")},
     }
@@ -408,7 +408,7 @@ def test_a_cursor_belongs_to_its_position():
         ({"schedule": "[" * 100_000}, "expected a text of JSON"),
         ({"dataset": None}, "dataset None; expected a text of JSON"),
         ({"cursor": "[]"}, "expected null or cursors and turn"),
-        ({"cursor": '{"cursors": [[0, -1]], "turn": 0}'}, "they count from 0"),
+        ({"cursor": '{"cursors": [[0, -1], [0, 0]], "turn": 0}'}, "they count from 0"),
         ({"unit": 5}, "unit"),
         ({"finished": 1}, "finished 1"),
         ({"order": '{"shuffle": [1]}'}, "expected short texts"),
@@ -437,7 +437,7 @@ def test_the_texts_of_a_state_are_checked(change, says):
         ({"position": {"epoch": 1}}, "position"),
         ({"position": {"epoch": 1, "in_epoch": -1}}, "sample_in_epoch -1"),
         ({"position": {"epoch": "1", "in_epoch": 1}}, "epoch '1'"),
-        ({"position": {"epoch": 1, "in_epoch": 1, "cursors": [[0, 1], [0, 1]]}}, "2 cursors"),
+        ({"position": {"epoch": 1, "in_epoch": 1, "cursors": [[0, 1]]}}, "1 cursors"),
         ({"position": {"epoch": 1, "in_epoch": 1, "cursors": "ab"}}, "cursors"),
         ({"position": {"epoch": 1, "in_epoch": 1, "cursors": [[0], [1]]}}, "cursors"),
         ({"position": {"epoch": 1, "in_epoch": 1, "cursors": [[0, -1], [0, 0]]}}, "cursors"),

@@ -472,10 +472,9 @@ class CountedBatches:
         begin = self.count.begin
         if self.count.is_closed or begin is None or begin.epoch != epoch:
             return
-        order = self._run.order
         # Samples that this rank gets in this iteration before the change; skipped ones do not come.
-        ranks = self._run.world().num_ranks
-        samples: int = order.given_before(epoch, begin.place, sample) // ranks
+        world = self._run.world()
+        samples = self._run.order.given_before(world, begin, sample) // world.num_ranks
         self._steps = None  # fewer samples may follow than before
         # Round down to a whole step: the change may begin inside a step if the state was saved
         # with another global batch.

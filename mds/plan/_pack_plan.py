@@ -164,10 +164,12 @@ class _StepPacks(NamedTuple):
     Attributes:
         packs: The packs, in their order.
         places: Place in the epoch of each of ``packs``, int64, ascending.
+        cursor: Cursor after the last of these places; None if it is that of the reading.
     """
 
     packs: TakenPacks
     places: Ids
+    cursor: Cursor | None = None
 
 
 class PackPlan:
@@ -380,7 +382,7 @@ class PackPlan:
             if mine:
                 numbers = self._numbers_of_ranks(packs, node)[rank].reshape(parts, -1)
                 for part in mine:
-                    yield self._rank_packs(packs, numbers[part], reading.cursor)
+                    yield self._rank_packs(packs, numbers[part], packs.cursor or reading.cursor)
 
     def nodes_read(self, node: int) -> Ids:
         """Return the canonical nodes whose packs a node gets, sorted: rows of the grid.
@@ -435,7 +437,7 @@ class PackPlan:
         An item is a list of int64 arrays, one for each of these ranks, without dropped documents.
         """
         for step in self._steps(self.reading(), self.begin):
-            step_packs, places = step
+            step_packs, places = step.packs, step.places
             numbers_of_ranks = self._numbers_of_ranks(step, node)[::every]
             # From (rank, place in the step) to (batch of the step, rank, place in the batch).
             parts = numbers_of_ranks.reshape(len(numbers_of_ranks), self.spec.microbatches, -1)
@@ -451,7 +453,7 @@ class PackPlan:
         """Yield the packs of all ranks, step by step, without skipped and without empty steps.
 
         ``reading`` must be at ``begin``, a position of this plan. It moves on with each step, so
-        its cursor is then the one after the yielded step.
+        its cursor is then the one after the yielded step, unless that has one of its own.
 
         Raises PlanError if the epoch has no pack.
         """
@@ -459,14 +461,18 @@ class PackPlan:
         for first_number in itertools.count(self._gaps.number(begin.place), size):
             places = self._gaps.places(np.arange(first_number, first_number + size))
             # Skipped places split a step into runs of consecutive places.
-            parts = []
+            parts: list[TakenPacks] = []
+            cursor = None
             for run in np.split(places, np.flatnonzero(np.diff(places) > 1) + 1):
+                before = reading.cursor if parts else None
                 reading.skip(int(run[0]) - next_place)
                 parts.append(reading.take(len(run)))
                 next_place = int(run[-1]) + 1
+                if not len(parts[-1]) and cursor is None:  # the epoch ended in skipped places
+                    cursor = before
             step_packs = TakenPacks.joined(parts)
             if step_packs.packs:
-                yield _StepPacks(step_packs, places[: len(step_packs)])
+                yield _StepPacks(step_packs, places[: len(step_packs)], cursor)
             elif reading.is_finished:
                 # Windows with documents, but not even the first step of the epoch has a pack.
                 if next_place == size and self.windows.any():
@@ -486,7 +492,7 @@ class PackPlan:
             numbers: Numbers of those that the rank gets, by place of its batch.
             cursor: Cursor after the step.
         """
-        step_packs, places = packs
+        step_packs, places = packs.packs, packs.places
         pieces = step_packs.pieces(numbers)
         is_dropped = self._is_dropped(
             pieces.ids, self._places_of_pieces(places, numbers, pieces.counts)
@@ -590,6 +596,16 @@ class PackPlan:
         """Global batches that remain, of which the last ones may have empty places."""
         return self.batches.count
 
+    def given_before(self, place: int) -> int:
+        """Return the number of places from the beginning of this plan to ``place`` that come.
+
+        Only whole steps count; skipped places and steps that are left out do not come.
+        """
+        size = self.shape.global_batch
+        batches = max(self._gaps.number(place) - self._places_before, 0) // size
+        has_empty_steps = size < len(self.windows)
+        return (self.batches.step_at(batches) if has_empty_steps else batches) * size
+
     def batch(self, step: int) -> list[RankPacks]:
         """Return the packs of every rank in a global batch.
 
@@ -672,9 +688,9 @@ class PackPlan:
 
         Two orders have the same global batches if these arrays are equal.
         """
-        for step_packs, places in self._steps(self.reading(), self.begin):
-            ids, starts, _, _, counts = step_packs.pieces(np.arange(len(step_packs)))
-            is_dropped = self._is_dropped(ids, np.repeat(places, counts))
+        for step in self._steps(self.reading(), self.begin):
+            ids, starts, _, _, counts = step.packs.pieces(np.arange(len(step.packs)))
+            is_dropped = self._is_dropped(ids, np.repeat(step.places, counts))
             # A piece is identified by its document and its first token.
             yield np.sort((ids + (starts << _ID_BITS))[~is_dropped])
 
@@ -960,8 +976,8 @@ class FilledBatches:
     def __init__(self, table: PackTable, gaps: Gaps, first: int, size: int) -> None:
         # The first batches are full. Of the later ones, look at all places.
         self._regular = max(gaps.number(table.regular) - first, 0) // size
-        end = -(-max(gaps.number(table.total) - first, 0) // size)
-        places = gaps.places(np.arange(self._regular * size, end * size) + first)
+        self._end = -(-max(gaps.number(table.total) - first, 0) // size)
+        places = gaps.places(np.arange(self._regular * size, self._end * size) + first)
         has_pack = table.has_pack(places).reshape(-1, size)
         # Later batches that have packs.
         self._later = self._regular + np.flatnonzero(has_pack.any(axis=1))
@@ -973,14 +989,12 @@ class FilledBatches:
         later = step - self._regular
         if later < 0:
             return step
-        if later < len(self._later):
-            return int(self._later[later])
-        last = int(self._later[-1]) if len(self._later) else self._regular - 1
-        return last + 1 + step - self.count
+        return int(self._later[later]) if step < self.count else self._end + step - self.count
 
     def step_at(self, batch: int) -> int:
         """Return the step of a batch, or of the next one that is not left out."""
         if batch < self._regular:
             return batch
-        step = self._regular + int(np.searchsorted(self._later, batch))
-        return step if step < self.count else self.count + batch - self.batch_of(self.count)
+        if batch >= self._end:
+            return self.count + batch - self._end
+        return self._regular + int(np.searchsorted(self._later, batch))

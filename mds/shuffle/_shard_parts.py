@@ -110,7 +110,7 @@ def cut_by_cost(
     # Summed cost, and number of samples, at the end of each shard of the sequence.
     cost_ends = np.cumsum(np.diff(before)[sequence])
     sample_ends = np.cumsum(sizes[sequence])
-    cut = [0]
+    cut, inside, last_shard = [0], np.zeros(0, np.int64), -1
     for node in range(1, nodes):
         share = node * total // nodes
         if not share:
@@ -118,7 +118,9 @@ def cut_by_cost(
             continue
         place = int(np.searchsorted(cost_ends, share))  # of the shard in which the node ends
         shard = int(sequence[place])
-        inside = np.cumsum(costs(np.arange(first_ids[shard], id_ends[shard])))
+        if shard != last_shard:  # several nodes may end in one shard
+            inside = np.cumsum(costs(np.arange(first_ids[shard], id_ends[shard])))
+            last_shard = shard
         rest = share - (int(cost_ends[place]) - int(inside[-1]))
         # The node has the samples before the first one that reaches its share, and also that one if
         # the sum is nearer then.

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from mds.world import Ranks
 
 _AS_GIVEN = "as given"
+_MUCH_PADDING = 0.02  # of the steps of an epoch
 
 
 def describe(dataset: Any) -> str:
@@ -304,6 +305,12 @@ def _packing(plan: EpochPlan, packs: PackCount | None) -> list[tuple[str, str, s
     alike = f", equal {packing.balance} on all ranks" if packing.balance else ""
     why = f"{kind}, {_about(packs)}{plural(packs.packs, 'pack')} an epoch, "
     why += f"filled to {packs.filled:.2%}; {long_documents}{alike}".replace("%", " %")
+    more_steps = packs.steps - -(-packs.packs // plan.shape.global_batch)
+    if more_steps > _MUCH_PADDING * packs.steps + 1:
+        why += (
+            f"; {plural(more_steps, 'step')} more than full steps, because canonical nodes have "
+            "different numbers of packs (fewer of them would differ less)"
+        )
     return [("packing", f"{packing.room:,}", why)]
 
 

@@ -625,7 +625,14 @@ class OrderState:
         if point.edits:
             from mds.plan._edits import check_edits
 
-            check_edits(point.edits, self.schedule, self.samples_by_stream(), is_packed=is_packed)
+            assert point.num_canonical_nodes is not None
+            check_edits(
+                point.edits,
+                self.schedule,
+                self.samples_by_stream(),
+                point.num_canonical_nodes,
+                is_packed=is_packed,
+            )
         if not is_packed:
             point.check_place(self.weights.epoch_size)
             self._warn_past_end(position, world)

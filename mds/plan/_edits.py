@@ -37,7 +37,7 @@ import numpy as np
 from mds._words import plural
 from mds.errors import ConfigError, PlanError, StateError
 from mds.plan._partition import Gaps
-from mds.plan._state import MAX_CANONICAL_NODES, MAX_EPOCHS, MAX_SAMPLES
+from mds.plan._state import MAX_EPOCHS, MAX_SAMPLES
 from mds.shuffle._permutation import derive_key, permute_below
 
 if TYPE_CHECKING:
@@ -152,6 +152,7 @@ def check_edits(
     edits: Iterable[Edit],
     run: ScheduledRun | None,
     per_stream: Mapping[str, int],
+    canonical_nodes: int,
     *,
     is_packed: bool = False,
 ) -> None:
@@ -161,6 +162,7 @@ def check_edits(
         edits: Edits of the state.
         run: Schedule of the run, if there is one.
         per_stream: Samples of each stream, by its name in messages.
+        canonical_nodes: Number of canonical nodes of the state.
         is_packed: Whether places count packs.
     """
     edits = list(edits)
@@ -173,7 +175,7 @@ def check_edits(
             _number_in_range(edit, "epoch", 0, MAX_EPOCHS)
             _number_in_range(edit, "skip", 1, places_after)
         elif keys - {"windows"} == {"epoch", "from", "drop", "why"}:
-            _check_drop(edit, sum(per_stream.values()))
+            _check_drop(edit, sum(per_stream.values()), canonical_nodes)
         else:
             raise StateError(
                 f"the state has an edit of {', '.join(map(str, edit))[:100]}, which this version "
@@ -242,8 +244,8 @@ def _check_weights(edit: Edit, run: ScheduledRun | None) -> None:
         raise StateError(f"the state has an invalid edit: {error}") from error
 
 
-def _check_drop(edit: Edit, samples: int) -> None:
-    """Raise StateError for a malformed drop, in a dataset of so many ``samples``."""
+def _check_drop(edit: Edit, samples: int, canonical_nodes: int) -> None:
+    """Raise StateError for a malformed drop, for so many samples and canonical nodes."""
     _number_in_range(edit, "epoch", 0, MAX_EPOCHS)
     _number_in_range(edit, "from", 0, MAX_SAMPLES)
     why, ids, windows = edit["why"], edit["drop"], edit.get("windows", [])
@@ -258,8 +260,11 @@ def _check_drop(edit: Edit, samples: int) -> None:
                 f"the state has an edit with {name} {str(value)[:60]!r}; expected whole numbers "
                 f"below {maximum}."
             )
-    if len(windows) > MAX_CANONICAL_NODES:
-        raise StateError(f"the state has an edit with {plural(len(windows), 'window')}.")
+    if windows and len(windows) != canonical_nodes:
+        raise StateError(
+            f"the state has an edit with {plural(len(windows), 'window')} and num_canonical_nodes "
+            f"{canonical_nodes}; each canonical node has one."
+        )
 
 
 def _number_in_range(edit: Edit, name: str, minimum: int, maximum: int) -> int:

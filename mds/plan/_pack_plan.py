@@ -749,6 +749,7 @@ def _sorted_by_time(times: list[Ids], ids: list[Ids]) -> tuple[Ids, Ids]:
 
 
 _SKIP_CHUNK = 1 << 14  # packs that are skipped at once
+_PLACES_AT_ONCE = 1 << 18  # that are looked up
 
 
 class PackReading:
@@ -977,12 +978,17 @@ class FilledBatches:
         # The first batches are full. Of the later ones, look at all places.
         self._regular = max(gaps.number(table.regular) - first, 0) // size
         self._end = -(-max(gaps.number(table.total) - first, 0) // size)
-        places = gaps.places(np.arange(self._regular * size, self._end * size) + first)
-        has_pack = table.has_pack(places).reshape(-1, size)
-        # Later batches that have packs.
-        self._later = self._regular + np.flatnonzero(has_pack.any(axis=1))
+        self.full = self._regular
+        later = [np.zeros(0, np.int64)]  # batches that have packs
+        step = max(_PLACES_AT_ONCE // size, 1)
+        for begin in range(self._regular, self._end, step):
+            end = min(begin + step, self._end)
+            places = gaps.places(np.arange(begin * size, end * size) + first)
+            has_pack = table.has_pack(places).reshape(-1, size)
+            later.append(begin + np.flatnonzero(has_pack.any(axis=1)))
+            self.full += int(has_pack.all(axis=1).sum())
+        self._later = np.concatenate(later)
         self.count = self._regular + len(self._later)
-        self.full = self._regular + int(has_pack.all(axis=1).sum())
 
     def batch_of(self, step: int) -> int:
         """Return the batch of a step. After the last step, batches count on."""

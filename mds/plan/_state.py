@@ -103,7 +103,7 @@ class Cursor(NamedTuple):
 
     Attributes:
         windows: For each canonical node the number of its window, and of the next pack in it, both
-            from 0. A run with a schedule has one sequence of windows, so one pair.
+            from 0.
         node: Canonical node that gives the next pack.
     """
 

@@ -109,7 +109,7 @@ class SampleCosts(Protocol):
         """Return the cost of each of the samples ``ids``, int64."""
 
 
-_MAX_KEPT_CUTS = 8
+_MAX_KEPT_CUTS = 1 << 12  # a schedule has one for each stream
 _kept_cuts: dict[str, tuple[int, ...] | None] = {}  # by a digest of what they depend on
 
 
@@ -196,7 +196,7 @@ class StreamOrder(abc.ABC):
         """Cut the canonical nodes so that all have about the same cost, exact to a sample.
 
         Call it before ids are computed. Shuffles without a `Shuffle.shard_sequence` stay as they
-        are. The last few cuts are kept, since a cut takes a pass through all costs.
+        are. The last cuts are kept, since a cut takes a pass through all costs.
         """
         nodes, resampling = self.params.nodes, self.resampling
         sequence = self.shard_sequence()

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from mds import MDSWriter, Packing, RunHistory, StreamingDataLoader, StreamingDataset, World
+from mds.errors import StateError
+from tests.states import changed, values_of
 from tests.unit.dataset import packed_edits_helpers
 from tests.unit.dataset.packed_edits_helpers import BATCH, CAPACITY, COUNT, loader_of, train
 from tests.unit.dataset.runs import loader_over, steps_of
@@ -171,3 +173,25 @@ def test_a_step_that_ends_in_skipped_places_has_a_state(corpus):
     for state, rest in zip(states, (1, 0), strict=True):
         other.load_state_dict(state)
         assert len([*other]) == rest
+
+
+def test_an_edit_with_windows_of_other_canonical_nodes_is_refused(corpus):
+    """A dropped document has a window of each, from which on packs are made without it."""
+    loader = loader_of(corpus)
+    batches = iter(loader)
+    next(batches)
+    loader.dataset.edits.replace_samples([3])
+    state = loader.state_dict()
+    (edit,) = values_of(state)["edits"]
+    assert len(edit["windows"]) == 4
+    wrong = changed(state, {"edits": [{**edit, "windows": edit["windows"][:3]}]})
+    with pytest.raises(StateError, match="3 windows and num_canonical_nodes 4"):
+        loader_of(corpus).load_state_dict(wrong)
+
+
+def test_explain_counts_steps_that_canonical_nodes_add(uneven):
+    """If they have different numbers of packs."""
+    told = of_uneven(uneven).dataset.explain()
+    assert "canonical nodes have different numbers of packs" not in told
+    told = of_uneven(uneven, batch_size=3).dataset.explain()
+    assert "steps more than full steps, because canonical nodes have different" in told

@@ -135,8 +135,8 @@ def step(
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             numbers = [row.sample for row in compress(rows, is_shown)]
             values = iter([*pool.map(history.dataset.__getitem__, numbers)])
-        is_packed = any(row.tokens for row in rows)
-        tokens_heading = ("tokens",) if is_packed else ()
+        has_tokens = any(row.tokens for row in rows)
+        tokens_heading = ("tokens",) if has_tokens else ()
         terminal = console()
         rows_table = table(
             "rank",
@@ -162,7 +162,7 @@ def step(
         if not as_json:
             terminal.print(
                 f"Step {step:,} of the training is step {inside:,} of epoch {epoch}: "
-                f"{plural(len(rows), 'document' if is_packed else 'sample')}."
+                f"{plural(len(rows), 'document' if has_tokens else 'sample')}."
             )
             terminal.print(rows_table)
 

@@ -344,9 +344,11 @@ def _costs(
         when = "for each node and epoch, if every shard is fetched once"
         rows.append(("fetched", format_bytes(fetched_bytes / nodes), when))
     elif unpacked:
-        is_packed = any(i.zip_size.any() for i in unpacked)
+        is_compressed = any(i.zip_size.any() for i in unpacked)
         work = (
-            "compressed local shards are decompressed" if is_packed else "local files are decoded"
+            "compressed local shards are decompressed"
+            if is_compressed
+            else "local files are decoded"
         )
         rows.append(("fetched", "nothing", f"{work} in the cache"))
     else:

@@ -94,12 +94,12 @@ class Csv(Lines):
 
     def facts_of(self, file: DataFile, files: Files) -> TextFacts:
         """Return separator and columns of a file. Raises FormatError for a broken header."""
-        is_packed, start = content_start(file, files, _LONGEST_HEADER)
+        is_compressed, start = content_start(file, files, _LONGEST_HEADER)
         start = start.removeprefix(BOM_UTF8)
         separator = _separator(file.key, start)
         begins, ends = record_bounds(start, separator)
         if not len(ends):
-            return TextFacts(is_packed)
+            return TextFacts(is_compressed)
         location = f"{files.url(file)}, line 1"
         first = start[begins[0] : ends[0]]
         try:
@@ -121,7 +121,7 @@ class Csv(Lines):
         names = [name or f"column_{position}" for position, name in enumerate(names)]
         if twice := [name for name in names if names.count(name) > 1]:
             raise FormatError(f"{location}: two columns have the name {twice[0]!r}.")
-        return TextFacts(is_packed, names=tuple(names), separator=separator)
+        return TextFacts(is_compressed, names=tuple(names), separator=separator)
 
     def parser(self, facts: TextFacts) -> Parse:
         """Return the function that parses a record of a file to its cells by column."""
@@ -186,7 +186,7 @@ class Csv(Lines):
         A compressed or remote file is one piece.
         """
         facts, (start, end) = TextFacts.of_shard(shard), shard.span
-        if facts.is_packed or files.is_far:
+        if facts.is_compressed or files.is_far:
             yield shard
             return
         chunks = files.stream(shard.file, start, end)

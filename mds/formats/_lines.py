@@ -80,18 +80,18 @@ if TYPE_CHECKING:
 
 _LINES_ENDINGS = packed_endings(".jsonl", ".ndjson")
 #: Lines of a compressed file are probed up to this byte of its content.
-_PROBED_PACKED = 64 << 20
+_PROBED_COMPRESSED = 64 << 20
 
 
 class TextFacts(NamedTuple):
     """What is known of the text of a file before its lines are read.
 
-    - ``is_packed``: the content is compressed, whatever the name of the file.
+    - ``is_compressed``: the content is compressed, whatever the name of the file.
     - ``is_document``: the content is one JSON document.
     - ``names``, ``separator``: columns of a table of cells, and what is between cells.
     """
 
-    is_packed: bool = False
+    is_compressed: bool = False
     is_document: bool = False
     names: tuple[str, ...] = ()
     separator: str = ""
@@ -116,8 +116,8 @@ class TextFacts(NamedTuple):
         if not extra:
             return cls(compression_of(key) is not None)
         try:
-            is_packed, is_document, names, separator = json.loads(extra)
-            return cls(bool(is_packed), bool(is_document), (*map(str, names),), str(separator))
+            is_compressed, is_document, names, separator = json.loads(extra)
+            return cls(bool(is_compressed), bool(is_document), (*map(str, names),), str(separator))
         except (ValueError, TypeError, RecursionError) as error:
             raise FormatError(
                 f"the table of files is damaged: {error}. Delete the table, or run mds index again."
@@ -170,8 +170,8 @@ class Lines(Format):
 
     def facts_of(self, file: DataFile, files: Files) -> TextFacts:
         """Return what is known of the text of a file. Raises FormatError for a broken file."""
-        is_packed, _ = content_start(file, files)
-        return TextFacts(is_packed)
+        is_compressed, _ = content_start(file, files)
+        return TextFacts(is_compressed)
 
     def probed_lines(self, probe: Probe, facts: TextFacts) -> list[tuple[int, bytes]]:
         """Return (byte in the file, line) for the lines from which columns are inferred."""
@@ -204,9 +204,9 @@ class Lines(Format):
         these.
         """
         facts = self.facts_of(file, files)
-        probe = Probe(_PROBED_PACKED if facts.is_packed else None)
+        probe = Probe(_PROBED_COMPRESSED if facts.is_compressed else None)
         chunks = probe.watch(chunks_of(file, files))
-        size = None if facts.is_packed else int(self.shard_size)
+        size = None if facts.is_compressed else int(self.shard_size)
         ranges = self.count(chunks, size, facts, files.url(file))
         columns = self._probed_columns(probe, facts, files)  # all chunks have passed the probe now
         return FilePlan(
@@ -235,7 +235,7 @@ class Lines(Format):
         """Yield ranges of ``size`` bytes, whatever lines are there; a compressed file is one."""
         del files
         start, end = shard.span
-        step = end - start if TextFacts.of_shard(shard).is_packed else max(size, 1)
+        step = end - start if TextFacts.of_shard(shard).is_compressed else max(size, 1)
         for offset in range(start, end, step):
             span = (offset, min(offset + step, end))
             yield dataclasses.replace(shard, span=span, samples=-1)
@@ -334,7 +334,7 @@ class Lines(Format):
     def maps(self, note: bytes) -> bool:
         """Return True if a file is neither compressed nor one JSON document."""
         facts = TextFacts.of(note)
-        return not facts.is_packed and not facts.is_document
+        return not facts.is_compressed and not facts.is_document
 
     def reader(self, shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader:
         """Return a reader of a shard in a plain file, which parses a line when it is read.
@@ -446,7 +446,7 @@ class Lines(Format):
     def _lines(self, shard: ShardPlace, files: Files) -> NumberedLines:
         """Return the lines of a shard, or those that begin in a range of bytes without a number."""
         facts, file, (start, end) = TextFacts.of_shard(shard), shard.file, shard.span
-        if facts.is_packed:
+        if facts.is_compressed:
             return NumberedLines(self.pieces(chunks_of(file, files), 0, facts))
         if shard.samples < 0:
             start = self._first_line(shard, files)
@@ -464,7 +464,7 @@ class Lines(Format):
 
     def _first_number(self, shard: ShardPlace, files: Files) -> int:
         """Return the number, from 1, of the first line of a shard; the lines before are counted."""
-        if TextFacts.of_shard(shard).is_packed:
+        if TextFacts.of_shard(shard).is_compressed:
             return 1
         start = shard.span[0] if shard.samples >= 0 else self._first_line(shard, files)
         return _line_number(shard.file, start, files)
@@ -614,8 +614,8 @@ class JsonLines(Lines):
 
     def facts_of(self, file: DataFile, files: Files) -> TextFacts:
         """Return whether a file is compressed, and whether it is one JSON document."""
-        is_packed, start = content_start(file, files)
-        return TextFacts(is_packed, is_document(start))
+        is_compressed, start = content_start(file, files)
+        return TextFacts(is_compressed, is_document(start))
 
     def plan_file(self, file: DataFile, files: Files) -> FilePlan:
         """Cut the lines of a file into shards; a JSON document is one shard."""
@@ -785,9 +785,9 @@ def text_encoding(name: Any) -> str:
 
 def _probe(file: DataFile, files: Files, facts: TextFacts) -> Probe:
     """Return the probe of a file, of which no more is read than its windows need."""
-    if not facts.is_packed:
+    if not facts.is_compressed:
         return Probe.of_file(lambda start, end: files.range(file, start, end), file.size)
-    probe = Probe(_PROBED_PACKED)
+    probe = Probe(_PROBED_COMPRESSED)
     with contextlib.closing(content(file, files)) as chunks:
         probe.fill(bounded(chunks, files.url(file)))
     return probe

@@ -7,7 +7,7 @@ it is then read from its beginning to its end.
 
 The note of a tar, which its plan keeps for readers, lists its columns (`note_of`). Behind them are
 the places of its files (`TarPlaces`) if a scan found them, or else the places of its samples if a
-sidecar has them. A compressed tar has `PACKED` there.
+sidecar has them. A compressed tar has `COMPRESSED` there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mds.formats._encode import encode_records, sample_encoder
 from mds.formats._facts import Block, DataFile, FilePlan, Problem, ShardPlace
 from mds.formats._names import find_hidden
 from mds.formats._tar_members import members
-from mds.formats._tar_places import PACKED, FoundPlaces, TarPlaces, noted_samples
+from mds.formats._tar_places import COMPRESSED, FoundPlaces, TarPlaces, noted_samples
 from mds.formats._tar_reader import (
     SampleBytes,
     batches,
@@ -87,7 +87,7 @@ class Tar(Format):
         noted = noted_samples(file, files)
         if noted is not None:
             tar = open_tar(file, files, few=True)
-            if not tar.is_packed:
+            if not tar.is_compressed:
                 return self._plan_counted(tar, noted, file)
         return self._plan_whole(open_tar(file, files))
 
@@ -102,7 +102,7 @@ class Tar(Format):
             return self._plan_whole(tar)
         columns, is_whole, samples = _look(tar, _LOOK_UNCOUNTED)
         encodings = columns.encodings(tar.location)
-        note = note_of(encodings, PACKED if tar.is_packed else b"")
+        note = note_of(encodings, COMPRESSED if tar.is_compressed else b"")
         return FilePlan(encodings, [samples if is_whole else -1], [file.size], note=note)
 
     def check_empty(self, file: DataFile, files: Files) -> None:
@@ -232,7 +232,7 @@ class Tar(Format):
 
     def maps(self, note: bytes) -> bool:
         """Return True for a tar that is not compressed."""
-        return more_of(note) != PACKED
+        return more_of(note) != COMPRESSED
 
     def reader(self, shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader:
         """Return a reader that knows where the files of each sample are, in the mapped tar."""
@@ -287,10 +287,10 @@ class Tar(Format):
             columns.add(sample, tar.read)
             samples += 1
             size += sum(each.size for each in sample.files.values())
-            if not tar.is_packed:
+            if not tar.is_compressed:
                 places.add(sample, is_problem=bool(sample.problem))
         encodings = columns.encodings(tar.location)
-        note = note_of(encodings, PACKED if tar.is_packed else places.places().to_bytes())
+        note = note_of(encodings, COMPRESSED if tar.is_compressed else places.places().to_bytes())
         # Bound of the bytes of the samples once they are decoded, which cost up to 16 bytes each
         # besides their values.
         return FilePlan(encodings, [samples], [size + 16 * samples], note=note)

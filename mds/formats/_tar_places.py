@@ -43,7 +43,7 @@ Narrow = npt.NDArray[np.unsignedinteger[Any]]
 _TYPES = {"<u1": 1, "<u2": 2, "<u4": 4, "<u8": 8}
 _LARGEST = 1 << 48
 #: What the note of a compressed tar has in place of places, which would be of no use.
-PACKED = b"compressed\n"
+COMPRESSED = b"compressed\n"
 _NO_ROWS: Narrow = np.zeros(0, "<u1")
 
 
@@ -223,7 +223,7 @@ def _parsed(note: bytes, samples: int, size: int) -> TarPlaces | None:
     note without places. Raises FormatError for places that cannot be right.
     """
     data = more_of(note)
-    if data in (b"", PACKED):
+    if data in (b"", COMPRESSED):
         return None
     try:
         places = _decoded(data, samples)

@@ -91,14 +91,14 @@ class OpenTar:
     - ``location``: names it in errors.
     - ``read``: returns its bytes, decompressed.
     - ``size``: number of them; None for a compressed tar, of which it is not known.
-    - ``is_packed``: whether it is compressed.
+    - ``is_compressed``: whether it is compressed.
     - ``forget``: frees what was read; None if the bytes can be read in any order.
     """
 
     location: str
     read: ReadAt
     size: int | None
-    is_packed: bool = False
+    is_compressed: bool = False
     forget: Callable[[int], object] | None = None
 
     def samples(self) -> Iterator[TarSample]:
@@ -127,9 +127,9 @@ def open_tar(file: DataFile, files: Files, *, few: bool = False) -> OpenTar:
     compression = find_compression(start)
     if compression is not None:
         chunks = unpacked(chunks, compression, location)
-    source, is_packed = Arriving(chunks), compression is not None
-    size = None if is_packed else file.size
-    return OpenTar(location, source.read, size, is_packed, source.forget)
+    source, is_compressed = Arriving(chunks), compression is not None
+    size = None if is_compressed else file.size
+    return OpenTar(location, source.read, size, is_compressed, source.forget)
 
 
 def group(tar_members: Iterable[Member]) -> Iterator[TarSample]:

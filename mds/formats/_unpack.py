@@ -39,7 +39,7 @@ _MAGIC_BYTES = 10
 #: Compressed bytes that are read to see how the content of a file begins.
 _LOOK = 1 << 16
 #: Endings of compressed files that are read in place.
-PACKED = (".gz", ".zst", ".zstd", ".bz2", ".xz")
+COMPRESSED_ENDINGS = (".gz", ".zst", ".zstd", ".bz2", ".xz")
 
 
 def compression_of(name: str) -> str | None:
@@ -50,7 +50,7 @@ def compression_of(name: str) -> str | None:
 
 def packed_endings(*plain: str) -> tuple[str, ...]:
     """Return the endings of plain files and of their compressed forms."""
-    return tuple(f"{each}{packed}" for each in plain for packed in ("", *PACKED))
+    return tuple(f"{each}{packed}" for each in plain for packed in ("", *COMPRESSED_ENDINGS))
 
 
 def find_compression(start: bytes) -> str | None:

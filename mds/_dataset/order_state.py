@@ -477,25 +477,17 @@ class OrderState:
 
         return place_after(skips_of(edits, epoch), begin, count)
 
-    def given_before(self, world: World, begin: Position, place: int) -> int:
-        """Return how many samples, or places of packs, come from ``begin`` to ``place``.
+    def given_before(self, epoch: int, begin: int, place: int) -> int:
+        """Return the number of samples from ``begin`` to ``place`` that are not skipped.
 
-        ``place`` is one of the same epoch. The result is 0 if it comes first.
+        Both are places of the epoch. The result is 0 if ``place`` comes first.
         """
-        if self.spec.packing is not None:
-            from mds._dataset.steps import load_counts
-
-            packs = self.order(ResumePoint(begin), world).packs
-            assert packs is not None
-            if packs.shape.global_batch < packs.num_canonical_nodes:  # steps may be left out
-                load_counts(packs)
-            return packs.given_before(place)
         edits = self.epochs.edits
         if not edits:
-            return max(place - begin.place, 0)
+            return max(place - begin, 0)
         from mds.plan._edits import given_before, skips_of
 
-        return given_before(skips_of(edits, begin.epoch), begin.place, place)
+        return given_before(skips_of(edits, epoch), begin, place)
 
     # ------------------------------------------------------------------ states
 

@@ -318,7 +318,8 @@ class RunHistory:
             # counted in the epoch, and ``scheduled.first`` is the number of windows of all earlier
             # epochs.
             cursor = self._point.position.cursor
-            window_in_epoch = cursor.windows[0][0] if cursor is not None else 0
+            # The window that all canonical nodes have reached.
+            window_in_epoch = min(cursor.windows)[0] if cursor is not None else 0
             now = scheduled.first + window_in_epoch
         if until is None:
             # Shares change where a span of the schedule begins, and where set_weights() changed

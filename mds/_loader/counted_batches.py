@@ -284,8 +284,9 @@ class CountedBatches:
         self.epoch = self._run.order.epochs.upcoming(worker_group(), 0).position.epoch
         self._inner = make()
         self._failure: Exception | None = None
-        # Value of count.samples at which batches are made anew, see `change_at`.
-        self._until = _NEVER
+        # Value of count.samples at which batches are made anew, and with packs the place in the
+        # epoch; see `change_at`.
+        self._until, self._until_place = _NEVER, _NEVER
         self._steps: RankSteps | None = None  # set by `_steps_from`, where it is needed
         spec = self._run.order.spec
         # Whether ranks may get different numbers of samples. Their states must be equal all the
@@ -313,6 +314,9 @@ class CountedBatches:
                 self._make_anew()
             try:
                 info, batch = next(self._inner)
+                if info.end is not None and info.end.place > self._until_place:
+                    self._make_anew()
+                    info, batch = next(self._inner)
                 while self._may_drop and self._is_dropped(info):
                     info, batch = next(self._inner)
             except StopIteration:
@@ -472,9 +476,14 @@ class CountedBatches:
         begin = self.count.begin
         if self.count.is_closed or begin is None or begin.epoch != epoch:
             return
+        order = self._run.order
+        if order.spec.packing is not None:
+            # Steps of packs tell where they end. Those that were left out are not counted.
+            self._until_place = min(self._until_place, sample)
+            return
         # Samples that this rank gets in this iteration before the change; skipped ones do not come.
-        world = self._run.world()
-        samples = self._run.order.given_before(world, begin, sample) // world.num_ranks
+        ranks = self._run.world().num_ranks
+        samples: int = order.given_before(epoch, begin.place, sample) // ranks
         self._steps = None  # fewer samples may follow than before
         # Round down to a whole step: the change may begin inside a step if the state was saved
         # with another global batch.
@@ -485,7 +494,7 @@ class CountedBatches:
 
         The rest of the epoch begins like a resume at the present position.
         """
-        self._until = _NEVER
+        self._until, self._until_place = _NEVER, _NEVER
         position = self.position
         if self.count.is_closed or self.count.is_finished or position is None:
             return

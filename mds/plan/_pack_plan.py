@@ -596,16 +596,6 @@ class PackPlan:
         """Global batches that remain, of which the last ones may have empty places."""
         return self.batches.count
 
-    def given_before(self, place: int) -> int:
-        """Return the number of places from the beginning of this plan to ``place`` that come.
-
-        Only whole steps count; skipped places and steps that are left out do not come.
-        """
-        size = self.shape.global_batch
-        batches = max(self._gaps.number(place) - self._places_before, 0) // size
-        has_empty_steps = size < len(self.windows)
-        return (self.batches.step_at(batches) if has_empty_steps else batches) * size
-
     def batch(self, step: int) -> list[RankPacks]:
         """Return the packs of every rank in a global batch.
 

@@ -25,6 +25,7 @@ import numpy as np
 from mds._process.fork_safe import cached_property
 from mds._words import plural
 from mds.errors import PlanError
+from mds.shuffle._base import equal_cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -92,8 +93,7 @@ class PaddedGrid:
     @cached_property
     def starts(self) -> Ids:
         """First position of each row, and the end; int64 (canonical nodes + 1,)."""
-        nodes = self.canonical
-        return np.arange(nodes + 1, dtype=np.int64) * self.samples // nodes
+        return equal_cut(self.samples, self.canonical)
 
     @property
     def regular(self) -> int:
@@ -157,7 +157,7 @@ class ExactGrid:
             raise PlanError(f"num_canonical_nodes must be at least 1, got {canonical}.")
         self.samples, self.canonical, self.size = samples, canonical, samples
         self._columns = -(-samples // canonical)  # length of the longest row
-        self.starts = np.arange(canonical + 1, dtype=np.int64) * samples // canonical
+        self.starts = equal_cut(samples, canonical)
         # Rows that have the last column; some are one element shorter.
         self._long_rows = np.flatnonzero(np.diff(self.starts) == self._columns)
 

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from mds.shuffle._base import equal_cut
 from mds.shuffle._permutation import derive_key, hash_counters
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class RowCounts:
         self.mixture = mixture
         self.has_rows = (per_stream >= canonical * MIN_ROW_SAMPLES) & (canonical > 1)
         self.rows = rows = canonical if self.has_rows.any() else 1
-        edges = np.arange(rows + 1) * per_stream[:, None] // rows
+        edges = np.array([equal_cut(count, rows) for count in samples]).reshape(-1, rows + 1)
         edges[~self.has_rows] = 0
         self.starts = edges[:, :-1]
         self.sizes = np.where(self.has_rows[:, None], np.diff(edges, axis=1), per_stream[:, None])

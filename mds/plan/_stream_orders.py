@@ -29,6 +29,7 @@ import numpy as np
 from mds._process.fork_safe import cached_property
 from mds._shardfile.hashing import digest
 from mds.shuffle import RandomAccessShuffle, SequentialShuffle, Shuffle, ShuffleSpec
+from mds.shuffle._base import equal_cut
 from mds.shuffle._shard_parts import cut_by_cost
 
 if TYPE_CHECKING:
@@ -177,10 +178,9 @@ class StreamOrder(abc.ABC):
 
     def starts(self) -> Ids:
         """Return the first position of each canonical node, and the end; int64 (nodes + 1,)."""
-        nodes = self.params.nodes
         if self.params.cut is not None:
             return np.array(self.params.cut, np.int64)
-        return np.arange(nodes + 1, dtype=np.int64) * self.samples // nodes
+        return equal_cut(self.samples, self.params.nodes)
 
     @property
     def id_dtype(self) -> np.dtype[Any]:

@@ -96,7 +96,18 @@ class ShuffleSpec:
                 "one dataset. "
                 "Split the dataset."
             )
-        return np.arange(nodes + 1, dtype=np.int64) * self.samples // nodes
+        return equal_cut(self.samples, nodes)
+
+
+def equal_cut(samples: int, nodes: int) -> NDArray[np.int64]:
+    """Return the first position of each canonical node, and the end: shape (nodes + 1,).
+
+    All nodes have equally many of the ``samples``, or one more.
+
+    >>> equal_cut(7, 3).tolist()
+    [0, 2, 4, 7]
+    """
+    return np.arange(nodes + 1, dtype=np.int64) * samples // nodes
 
 
 class Shuffle(abc.ABC):

@@ -1,4 +1,4 @@
-"""What packing costs: documents a second, padding, a window far in, batches, balance.
+"""What packing costs: documents a second, padding, a window far in, batches, balance, downloads.
 
     python -m benchmarks.packing [--smoke] [--texts FOLDER] [--other PYTHON]...
 
@@ -62,6 +62,8 @@ def main() -> None:
         show(window(is_smoke, 40))
         show(ranks(mixed, is_smoke))
         show(batches(mixed, folder, is_smoke, options.other))
+        for nodes in (8, 64):
+            show(downloads(nodes, is_smoke))
 
 
 def show(found: Any) -> None:
@@ -131,8 +133,9 @@ class Lengths:
 
     digest = "drawn"
 
-    def __init__(self, count: int) -> None:
-        self._lengths = np.random.default_rng(1).lognormal(6, 1.1, count).astype(np.int64) + 1
+    def __init__(self, count: int, mean: float = 6, deviation: float = 1.1) -> None:
+        drawn = np.random.default_rng(1).lognormal(mean, deviation, count)
+        self._lengths = drawn.astype(np.int64) + 1
         self.total, self.count = int(self._lengths.sum()), count
 
     def take(self, ids: Any) -> Any:
@@ -141,7 +144,7 @@ class Lengths:
 
     def packed(self, counts: Any, packing: Packing) -> list[Documents]:
         """The documents of streams, all of the same mean."""
-        mean = packing.tokens(self._lengths) / len(self._lengths)
+        mean = packing.tokens(self._lengths).sum() / len(self._lengths)
         return [Documents(count, int(count * mean)) for count in counts]
 
 
@@ -190,8 +193,7 @@ def window(is_smoke: bool, streams: int = 1) -> Any:
     )
     packs = PackPlan(plan, Lengths(10**4 if is_smoke else 10**6))
     packs.load(0, 0)
-    # A schedule has one row of windows, for documents of all canonical nodes.
-    rows = len(packs.windows)
+    rows = len(packs.windows)  # the canonical nodes
     seconds = []
     for number in range(8):
         start_time = time.process_time()
@@ -284,6 +286,35 @@ def batches(sampled_lengths: Any, folder: str, is_smoke: bool, peer_pythons: lis
         found = [ratio for peer, ratio in theirs if peer == name]
         if found:
             yield f"over {name}", f"{np.median(found):.2f}", str(bar)
+
+
+def downloads(nodes: int, is_smoke: bool) -> Any:
+    """How often machines download each of 200 shards, packed and unpacked, and empty places."""
+    sizes = np.full(200, 50 if is_smoke else 2727)
+    order = {"batch_size": 8, "shuffle": True, "num_canonical_nodes": nodes}
+    world, ends = World(nodes, 1, 1, 0), np.cumsum(sizes)
+
+    def count(ids: Any) -> int:
+        """Count the shards of samples."""
+        return len(np.unique(np.searchsorted(ends, np.concatenate([*ids]), side="right")))
+
+    plain = EpochPlan([{"shards": sizes}], world, **order)
+    packing = Packing(2048, overflow="split")
+    plan = PackPlan(
+        EpochPlan([{"shards": sizes}], world, packing=packing, **order),
+        Lengths(int(sizes.sum()), 6.2, 0.9),
+    )
+    unpacked = packed = packs = 0
+    for node in range(nodes):
+        unpacked += count(ids[ids >= 0] for ids in plain.blocks(node, 0, 0))
+        batches_of_node = list(plan.rank_packs(node, 0, 0))
+        packed += count(batch.ids for batch in batches_of_node)
+        packs += sum(int((batch.counts > 0).sum()) for batch in batches_of_node)
+    places = plan.steps * plan.shape.global_batch
+    name = f"downloads of each of 200 shards by {nodes} machines"
+    yield name, f"{packed / len(sizes):.2f}", "-"
+    yield "over the same without packing", f"{packed / unpacked:.3f}", "1.04"
+    yield "empty places of packs", f"{1 - packs / places:.3%}", "-"
 
 
 if __name__ == "__main__":

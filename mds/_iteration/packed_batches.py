@@ -138,8 +138,7 @@ class PackSteps:
 
     Args:
         epoch: The worker's part of the epoch.
-        drop_last: Whether to leave out the last step, on all ranks, if it has places without a
-            pack.
+        drop_last: Whether to leave out, on all ranks, the steps that have places without a pack.
         is_keyed: Whether a function of samples takes random numbers.
     """
 

@@ -106,7 +106,8 @@ class StreamingDataLoader(DataLoader[Any]):
       samples.
     - ``drop_last`` (bool, default False): Whether a last batch that is not full is left out. With
       ``microbatches``, it is the whole last step. With ``remainder="mask"`` or ``"short"``, all
-      ranks leave out a last step in which one of them lacks a sample.
+      ranks leave out a last step in which one of them lacks a sample. With ``packing``, they leave
+      out every step in which a pack is missing.
     - ``prefetch_factor`` (int | None, default None, batches): Number of batches that each worker
       keeps ready; None is 2.
     - ``pin_memory`` (bool, default False): Whether tensors are copied to page-locked memory.

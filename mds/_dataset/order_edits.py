@@ -330,8 +330,8 @@ class OrderEdits(Sequence[str]):
         # Place at which each canonical node begins the window, after its packs of earlier ones.
         begins = []
         for row, (number, packs_read) in enumerate(cursors):
-            rest = sum(len(packs.load(row, each)) for each in range(number, window)) - packs_read
-            begins.append(place + (row - place) % rows + rest * rows)
+            remaining = sum(len(packs.load(row, each)) for each in range(number, window))
+            begins.append(place + (row - place) % rows + (remaining - packs_read) * rows)
         # After the last window of an epoch, the next one begins with the next epoch's first step.
         if window >= int(packs.windows[0]):
             step_in_epoch = steps.step_in_epoch(epoch, max(begins) - rows + 1)

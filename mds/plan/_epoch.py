@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
     from mds.plan._edits import DropTable
     from mds.plan._global_batches import GlobalBatches
-    from mds.plan._passes import Rows, StreamPasses
+    from mds.plan._passes import StreamPasses, StreamRows
     from mds.plan._schedule import ScheduledEpoch, ScheduledRun
     from mds.plan._stream_orders import SampleCosts
     from mds.plan._weights import Weights
@@ -143,7 +143,7 @@ class EpochInputs(NamedTuple):
                     makers, shares, epoch.sample_ranges(), strict=True
                 )
             ]
-            rows: Rows | None = epoch.rows
+            rows: StreamRows | None = epoch.rows
             if rows is None:
                 from mds.plan._pack_schedule import DocumentRows, TokenMixture
 

@@ -162,7 +162,7 @@ class Mixture:
         Both are int64 of shape (steps, streams).
         """
         number = len(steps)
-        if number and int(steps[-1]) - int(steps[0]) == number - 1:
+        if number and (np.diff(steps) == 1).all():
             # Consecutive steps: each begins where the one before it ends, so count once for both.
             counts = self.counts(np.arange(steps[0], steps[-1] + 2))
             return counts[:-1], counts[1:]

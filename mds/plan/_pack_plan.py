@@ -839,12 +839,12 @@ class PackReading:
                 self._pack[node] = 0
                 self._load_next_window(node)
                 index_of[node] = -1
-        taken = TakenPacks(windows, window_of[:filled], numbers[:filled])
-        if self.is_finished and taken.filled < filled:
-            self._next_node = (self._next_node - (filled - taken.filled)) % rows
-            filled = taken.filled
-            taken = TakenPacks(windows, window_of[:filled], numbers[:filled])
-        return taken
+        step_packs = TakenPacks(windows, window_of[:filled], numbers[:filled])
+        if self.is_finished and step_packs.filled < filled:
+            self._next_node = (self._next_node - (filled - step_packs.filled)) % rows
+            filled = step_packs.filled
+            step_packs = TakenPacks(windows, window_of[:filled], numbers[:filled])
+        return step_packs
 
     def skip(self, count: int) -> None:
         """Skip the next ``count`` places, or as many as there are."""

@@ -269,7 +269,7 @@ class PackedRun(ScheduledRun):
 
 
 class DocumentRows:
-    """Documents of each stream that each row of a schedule gives; `Rows`.
+    """Documents of each stream that each row of a schedule gives; `StreamRows`.
 
     A row has its own part of the documents of a stream, which are consecutive positions in the
     order of a pass, and goes through all passes of that part alone. Parts are cut by tokens, so
@@ -301,8 +301,8 @@ class DocumentRows:
         self._mixtures = [
             mixture.with_documents(
                 [
-                    Documents(stored * size, tokens * max(whole, 1))
-                    for (stored, tokens), size, whole in zip(
+                    Documents(stored * size, tokens * max(pass_size, 1))
+                    for (stored, tokens), size, pass_size in zip(
                         mixture.documents, sizes_of_row.tolist(), passes, strict=True
                     )
                 ]
@@ -317,8 +317,8 @@ class DocumentRows:
         """
         counts = self._mixtures[row].counts(windows)
         if not self.has_rows.all():
-            dealt = -(-(self.mixture.counts(windows) - row) // self.rows)
-            counts = np.where(self.has_rows, counts, dealt)
+            counts_in_turn = -(-(self.mixture.counts(windows) - row) // self.rows)
+            counts = np.where(self.has_rows, counts, counts_in_turn)
         return counts
 
     def numbers(self, row: int, streams: Ids, numbers: Ids) -> Ids:

@@ -161,8 +161,8 @@ class ScheduledWindows:
         """Return the row and the window of each occurrence of a document."""
         if self._passes is None:
             return []
-        found = [self._rows.find(*position) for position in self._passes.find(sample).T.tolist()]
-        return [(row, window - self._epoch.first) for row, window in found]
+        places = [self._rows.find(*position) for position in self._passes.find(sample).T.tolist()]
+        return [(row, window - self._epoch.first) for row, window in places]
 
     def key(self) -> str:
         """Return a text that is equal for equal documents in all windows."""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _MAX_KEPT = 4  # orders of passes that are kept; an iteration reads one or two
 
 
-class Rows(Protocol):
+class StreamRows(Protocol):
     """Parts of the streams of a schedule that each row has, and the samples that it gives.
 
     Attributes:
@@ -175,7 +175,9 @@ class StreamPasses:
             A batch mostly continues in it. None before the first lookup.
     """
 
-    def __init__(self, streams: Sequence[PassOrders], rows: Rows, first: int, last: int) -> None:
+    def __init__(
+        self, streams: Sequence[PassOrders], rows: StreamRows, first: int, last: int
+    ) -> None:
         self.streams, self.rows, self._steps = tuple(streams), rows, (first, last)
         self.per_stream = np.array([stream.samples for stream in streams])
         self.samples = int(self.per_stream.sum())
@@ -231,7 +233,7 @@ class StreamPasses:
 
     @cached_property
     def is_grouped(self) -> NDArray[np.bool_]:
-        """Mask of the streams whose ids can be looked up in one call with those of others."""
+        """Mask of the streams whose ids can be looked up in one call with those of is_other."""
         return np.array([stream.can_be_grouped for stream in self.streams])
 
     def switch_to(self, streams: Ids, passes: Ids) -> CurrentPasses:
@@ -289,7 +291,7 @@ class PassLookup:
     """Function from positions of `StreamPasses` to sample ids.
 
     Samples of the current pass of their stream are looked up together, in one call for all
-    streams. For others, and for streams without random access, each stream is asked for its own.
+    streams. For is_other, and for streams without random access, each stream is asked for its own.
 
     Args:
         passes: Orders of all streams.
@@ -315,15 +317,17 @@ class PassLookup:
         current = self._passes.current
         if current is None or not (is_current := current.passes[streams] == passes).all():
             # Some streams have reached another pass. Only one pass of a stream can be current, so
-            # samples of others may remain.
+            # samples of is_other may remain.
             current = self._passes.switch_to(streams, passes)
             is_current = current.passes[streams] == passes
         if is_current.all():
             return self._ask_together(current, streams, in_pass)
         ids = np.empty(len(numbers), np.int64)
         ids[is_current] = self._ask_together(current, streams[is_current], in_pass[is_current])
-        others = ~is_current
-        ids[others] = self._ask_each_stream(streams[others], passes[others], in_pass[others])
+        is_other = ~is_current
+        ids[is_other] = self._ask_each_stream(
+            streams[is_other], passes[is_other], in_pass[is_other]
+        )
         return ids
 
     def _ask_each_stream(self, streams: Ids, passes: Ids, in_pass: Ids) -> Ids:

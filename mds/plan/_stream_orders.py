@@ -111,7 +111,7 @@ class SampleCosts(Protocol):
 
 
 _MAX_KEPT_CUTS = 1 << 12  # a schedule has one for each stream
-_kept_cuts: dict[str, tuple[int, ...] | None] = {}  # by a digest of what they depend on
+_cuts_by_key: dict[str, tuple[int, ...] | None] = {}
 
 
 class StreamOrder(abc.ABC):
@@ -189,8 +189,8 @@ class StreamOrder(abc.ABC):
 
     def key(self) -> str:
         """Return a digest of all that the order depends on: orders with one digest are the same."""
-        *params, cut = self.params
-        return digest(self.name(), *params, *(cut or ()), self.resampling.key())
+        *params, node_starts = self.params
+        return digest(self.name(), *params, *(node_starts or ()), self.resampling.key())
 
     def cut_by(self, costs: SampleCosts) -> None:
         """Cut the canonical nodes so that all have about the same cost, exact to a sample.
@@ -205,16 +205,16 @@ class StreamOrder(abc.ABC):
         # If every sample comes once, the virtual shards are the same in every epoch.
         data = resampling.data_key() if resampling.is_plain else resampling.key()
         key = digest(self.name(), nodes, self.params.seed, data, costs.key)
-        if key not in _kept_cuts:
-            while len(_kept_cuts) >= _MAX_KEPT_CUTS:
-                _kept_cuts.pop(next(iter(_kept_cuts)), None)
-            _kept_cuts[key] = cut_by_cost(
+        if key not in _cuts_by_key:
+            while len(_cuts_by_key) >= _MAX_KEPT_CUTS:
+                _cuts_by_key.pop(next(iter(_cuts_by_key)), None)
+            _cuts_by_key[key] = cut_by_cost(
                 resampling.virtual_shards,
                 sequence,
                 nodes,
                 lambda virtual: costs.take(resampling.to_sample_ids(virtual)),
             )
-        self.params = self.params._replace(cut=_kept_cuts[key])
+        self.params = self.params._replace(cut=_cuts_by_key[key])
 
     def shard_sequence(self) -> Ids | None:
         """Return the virtual shards in the sequence that is cut into canonical nodes, int64.

@@ -110,25 +110,25 @@ def cut_by_cost(
     # Summed cost, and number of samples, at the end of each shard of the sequence.
     cost_ends = np.cumsum(np.diff(before)[sequence])
     sample_ends = np.cumsum(sizes[sequence])
-    cut, inside, last_shard = [0], np.zeros(0, np.int64), -1
+    node_starts, inside, last_shard = [0], np.zeros(0, np.int64), -1
     for node in range(1, nodes):
         share = node * total // nodes
         if not share:
-            cut.append(0)
+            node_starts.append(0)
             continue
         place = int(np.searchsorted(cost_ends, share))  # of the shard in which the node ends
         shard = int(sequence[place])
         if shard != last_shard:  # several nodes may end in one shard
             inside = np.cumsum(costs(np.arange(first_ids[shard], id_ends[shard])))
             last_shard = shard
-        rest = share - (int(cost_ends[place]) - int(inside[-1]))
+        missing = share - (int(cost_ends[place]) - int(inside[-1]))
         # The node has the samples before the first one that reaches its share, and also that one if
         # the sum is nearer then.
-        count = int(np.searchsorted(inside, rest))
-        if int(inside[count]) - rest < rest - (int(inside[count - 1]) if count else 0):
+        count = int(np.searchsorted(inside, missing))
+        if int(inside[count]) - missing < missing - (int(inside[count - 1]) if count else 0):
             count += 1
-        cut.append(int(sample_ends[place] - sizes[shard]) + count)
-    return (*cut, int(id_ends[-1]))
+        node_starts.append(int(sample_ends[place] - sizes[shard]) + count)
+    return (*node_starts, int(id_ends[-1]))
 
 
 def seeded_sequence(spec: ShuffleSpec) -> NDArray[np.int64]:

@@ -301,6 +301,7 @@ WITHOUT_PROGRAM = {
         "this process was forked after its parent had used deltalake",
     ],
     "tests/unit has the situation and the remedy.": [
+        "which is not of canonical node",
         "Name the URL of each stream with --data",
         "keep the bytes of the files with encodings=",
         "; read the bytes with encodings=",

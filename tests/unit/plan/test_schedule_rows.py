@@ -349,3 +349,21 @@ def test_orders_that_take_long_are_those_of_all_passes_that_rows_read(epoch):
         // rows.sizes[i, row]
     }
     assert len(plan.long_orders) == len(passes)
+
+
+@pytest.mark.parametrize("steps", [[5, 5, 6, 6], [5, 5, 8, 8], [3, 3, 4, 7, 7], [4], [2, 3, 4]])
+def test_steps_may_come_again_or_be_missing(steps):
+    """Workers have several micro-batches of a step, and steps may be skipped."""
+    run = ScheduledRun(Schedule({0: {"a": 3, "b": 1}, 9: {"a": 1, "b": 2}}, "linear"), ("a", "b"))
+    mixture = run.mixture((400, 300), 24)
+    rows = RowCounts(mixture, [400, 300], 4)
+    every = np.arange(4)
+    (parts,) = rows.parts(np.array(steps), every)
+    begin, end = mixture.ranges(np.array(steps))
+    for index, step in enumerate(steps):
+        (alone,) = rows.parts(np.array([step]), every)
+        assert np.array_equal(parts.rows[:, index], alone.rows[:, 0])
+        assert np.array_equal(parts.begin[index], alone.begin[0])
+        assert np.array_equal(parts.end[index], alone.end[0])
+        assert np.array_equal(begin[index], alone.begin[0])
+        assert np.array_equal(end[index], alone.end[0])

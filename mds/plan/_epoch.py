@@ -36,6 +36,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -62,7 +63,7 @@ from mds.plan._weights import Weights, resolve_passes, resolve_weights, stream_t
 from mds.shuffle._permutation import derive_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -136,11 +137,11 @@ class EpochInputs(NamedTuple):
             from mds.plan._passes import PassOrders, StreamPasses
 
             epoch = self.scheduled
-            makers = [self._order_of_pass(i, share) for i, share in enumerate(shares)]
+            params = [self._params_of_passes(i, share) for i, share in enumerate(shares)]
             passes = [
-                PassOrders(make, share.choose, sample_range)
-                for make, share, sample_range in zip(
-                    makers, shares, epoch.sample_ranges(), strict=True
+                PassOrders(partial(self._order_of_pass, share, each), share.choose, sample_range)
+                for share, each, sample_range in zip(
+                    shares, params, epoch.sample_ranges(), strict=True
                 )
             ]
             rows: StreamRows | None = epoch.rows
@@ -148,7 +149,8 @@ class EpochInputs(NamedTuple):
                 from mds.plan._pack_schedule import DocumentRows, TokenMixture
 
                 assert isinstance(epoch.mixture, TokenMixture)
-                rows = DocumentRows(epoch.mixture, [make(0).starts() for make in makers])
+                starts = [p.starts(s.choose) for p, s in zip(params, shares, strict=True)]
+                rows = DocumentRows(epoch.mixture, starts)
             return [StreamPasses(passes, rows, epoch.first, epoch.last)]
         if self.spec.batching_method == "random":
             order = self._order(shares, self.params)
@@ -209,8 +211,18 @@ class EpochInputs(NamedTuple):
             return SequentialOrder(resampling, params, name, algorithm, self.small_order)
         return UnshuffledOrder(resampling, params, self.small_order)
 
-    def _order_of_pass(self, stream: int, share: StreamShare) -> Callable[[int], StreamOrder]:
-        """Return a function from the number of a pass through a stream to the order of the pass.
+    def _order_of_pass(self, share: StreamShare, params: ShuffleParams, number: int) -> StreamOrder:
+        """Return the order of a pass through a stream.
+
+        Args:
+            share: Samples that a pass takes of the stream.
+            params: Parameters of the shuffle, as `_params_of_passes` returns them.
+            number: Number of the pass. Passes take the role of epochs: each one is shuffled anew.
+        """
+        return self._order([share], params._replace(epoch=number))
+
+    def _params_of_passes(self, stream: int, share: StreamShare) -> ShuffleParams:
+        """Return the parameters of the shuffle that all passes through a stream have in common.
 
         ``stream`` is the number of the stream, ``share`` the samples that a pass takes of it.
         """
@@ -219,20 +231,13 @@ class EpochInputs(NamedTuple):
         # schedule, but a pass has one block size: take the largest share, or an equal one if that
         # is more.
         part = max(self.scheduled.largest_shares[stream], 1 / len(self.sizes))
-        block = max(int(self.params.block * part), 1)
-
-        params = self.params._replace(block=block)
-        if self.costs is not None:
-            # All passes are cut as the first one, so that rows have equally long parts in each.
-            first_pass = self._order([share], params._replace(epoch=0))
-            first_pass.cut_by(self.costs)
-            params = first_pass.params
-
-        def make_order(number: int) -> StreamOrder:
-            # Passes take the role of epochs: each one is shuffled anew.
-            return self._order([share], params._replace(epoch=number))
-
-        return make_order
+        params = self.params._replace(block=max(int(self.params.block * part), 1))
+        if self.costs is None:
+            return params
+        # All passes are cut as the first one, so that rows have equally long parts in each.
+        first_pass = self._order_of_pass(share, params, 0)
+        first_pass.cut_by(self.costs)
+        return first_pass.params
 
     def _block(self, stream: int) -> int:
         """Return the samples of a shuffle block of one stream, by its share of the epoch.

@@ -28,7 +28,7 @@ are asked for at once, and 0.1 ms for a single batch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -99,7 +99,6 @@ class Mixture:
         streams: Number of streams.
         change: Last change of the shares, or one at step 0 if there was none.
         earlier: Mixtures before each change.
-        row_counts: Counts of rows of this mixture that `RowCounts.of` has made, by their arguments.
     """
 
     def __init__(self, spans: Sequence[ShareSpan], batch: int) -> None:
@@ -107,7 +106,6 @@ class Mixture:
         self._spans = tuple(spans)
         self.change = _Change(0, np.zeros(self.streams, np.int64), 0, 0)
         self.earlier: tuple[Mixture, ...] = ()
-        self.row_counts: dict[Any, Any] = {}
         # First step of each span, int64 (spans,).
         self._starts = np.array([span.first for span in spans], np.int64)
         # Shares at the first step of each span, and their rise from there on; (spans, streams).

@@ -28,6 +28,7 @@ which numbers each rank gets.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -356,10 +357,10 @@ class PackPlan:
 
         Steps before it that are skipped or empty are passed. ``begin`` is a position of this plan.
         """
-        reading = PackReading(self.load, self.windows, begin.cursor)
-        step = next(self._steps(reading, begin))
+        load = functools.cache(self.load)  # both readings begin with the same windows
+        step = next(self._steps(PackReading(load, self.windows, begin.cursor), begin))
         place = int(step.places[count - 1]) + 1
-        reading = PackReading(self.load, self.windows, begin.cursor)
+        reading = PackReading(load, self.windows, begin.cursor)
         reading.skip(place - begin.place)
         return Position(self.epoch, place, self.unit, reading.cursor)
 

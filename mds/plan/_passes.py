@@ -233,7 +233,7 @@ class StreamPasses:
 
     @cached_property
     def is_grouped(self) -> NDArray[np.bool_]:
-        """Mask of the streams whose ids can be looked up in one call with those of is_other."""
+        """Mask of the streams whose ids can be looked up in one call with those of others."""
         return np.array([stream.can_be_grouped for stream in self.streams])
 
     def switch_to(self, streams: Ids, passes: Ids) -> CurrentPasses:
@@ -291,7 +291,7 @@ class PassLookup:
     """Function from positions of `StreamPasses` to sample ids.
 
     Samples of the current pass of their stream are looked up together, in one call for all
-    streams. For is_other, and for streams without random access, each stream is asked for its own.
+    streams. For others, and for streams without random access, each stream is asked for its own.
 
     Args:
         passes: Orders of all streams.
@@ -317,7 +317,7 @@ class PassLookup:
         current = self._passes.current
         if current is None or not (is_current := current.passes[streams] == passes).all():
             # Some streams have reached another pass. Only one pass of a stream can be current, so
-            # samples of is_other may remain.
+            # samples of others may remain.
             current = self._passes.switch_to(streams, passes)
             is_current = current.passes[streams] == passes
         if is_current.all():

@@ -30,6 +30,7 @@ equally often: its samples are numbered through the whole stream.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -117,16 +118,12 @@ class RowCounts:
 
         A mixture that was changed continues with the counts that were kept before the change.
         """
-        key = (tuple(samples), canonical)
-        counts: RowCounts | None = mixture.row_counts.get(key)
-        if counts is None:
-            counts = cls(mixture, samples, canonical)
-            earlier = mixture.earlier[-1].row_counts.get(key) if mixture.earlier else None
-            if earlier is not None:
-                number = mixture.change.step // _TABLE_STEPS + 1  # of kept steps up to the change
-                counts._table = earlier._table[:number]  # noqa: SLF001
-            mixture.row_counts[key] = counts
-        return counts
+        return _row_counts(mixture, tuple(samples), canonical)
+
+    def follow(self, earlier: RowCounts) -> None:
+        """Take the kept counts of the steps before the last change of the mixture."""
+        kept_steps = self.mixture.change.step // _TABLE_STEPS + 1
+        self._table = earlier._table[:kept_steps]
 
     def turns(self, steps: Ids) -> Ids:
         """Return the turn of each step, int64: a number below that of the rows.
@@ -315,6 +312,15 @@ class RowCounts:
         in_rounds = np.diff(rounds, axis=1).sum(axis=0)
         samples: Ids = in_rounds[:, None] + np.diff(edges_above, axis=0)
         return samples
+
+
+@functools.lru_cache(maxsize=32)
+def _row_counts(mixture: Mixture, samples: tuple[int, ...], canonical: int) -> RowCounts:
+    """Return `RowCounts.of`, but cached."""
+    counts = RowCounts(mixture, samples, canonical)
+    if mixture.earlier:
+        counts.follow(_row_counts(mixture.earlier[-1], samples, canonical))
+    return counts
 
 
 def stride_of(size: int, other: int = 1) -> int:

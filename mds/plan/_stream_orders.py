@@ -99,6 +99,12 @@ class ShuffleParams(NamedTuple):
     block: int
     cut: tuple[int, ...] | None = None
 
+    def starts(self, samples: int) -> Ids:
+        """Return the first position of each node, of so many samples, and the end: (nodes + 1,)."""
+        if self.cut is not None:
+            return np.array(self.cut, np.int64)
+        return equal_cut(samples, self.nodes)
+
 
 class SampleCosts(Protocol):
     """Cost of each sample of a dataset, such as its tokens, by which canonical nodes are cut."""
@@ -178,9 +184,7 @@ class StreamOrder(abc.ABC):
 
     def starts(self) -> Ids:
         """Return the first position of each canonical node, and the end; int64 (nodes + 1,)."""
-        if self.params.cut is not None:
-            return np.array(self.params.cut, np.int64)
-        return equal_cut(self.samples, self.params.nodes)
+        return self.params.starts(self.samples)
 
     @property
     def id_dtype(self) -> np.dtype[Any]:
@@ -199,8 +203,7 @@ class StreamOrder(abc.ABC):
         are. The last cuts are kept, since a cut takes a pass through all costs.
         """
         nodes, resampling = self.params.nodes, self.resampling
-        sequence = self.shard_sequence()
-        if nodes == 1 or sequence is None:
+        if nodes == 1:
             return
         # If every sample comes once, the virtual shards are the same in every epoch.
         data = resampling.data_key() if resampling.is_plain else resampling.key()
@@ -208,13 +211,20 @@ class StreamOrder(abc.ABC):
         if key not in _cuts_by_key:
             while len(_cuts_by_key) >= _MAX_KEPT_CUTS:
                 _cuts_by_key.pop(next(iter(_cuts_by_key)), None)
-            _cuts_by_key[key] = cut_by_cost(
-                resampling.virtual_shards,
-                sequence,
-                nodes,
-                lambda virtual: costs.take(resampling.to_sample_ids(virtual)),
-            )
+            _cuts_by_key[key] = self._new_cut(costs)
         self.params = self.params._replace(cut=_cuts_by_key[key])
+
+    def _new_cut(self, costs: SampleCosts) -> tuple[int, ...] | None:
+        """Return where canonical nodes end by the cost of their samples; None by their number."""
+        sequence, resampling = self.shard_sequence(), self.resampling
+        if sequence is None:
+            return None
+        return cut_by_cost(
+            resampling.virtual_shards,
+            sequence,
+            self.params.nodes,
+            lambda virtual: costs.take(resampling.to_sample_ids(virtual)),
+        )
 
     def shard_sequence(self) -> Ids | None:
         """Return the virtual shards in the sequence that is cut into canonical nodes, int64.

@@ -27,7 +27,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers.karmarkar_karp import partition
-from mds.plan import EpochPlan, PackPlan
+from mds.plan import EpochPlan
+from mds.plan._pack_filling import DocumentLengths, PackFilling
 from mds.plan._pack_schedule import Documents
 from mds.plan._pack_windows import balance, pack_window
 from mds.plan._packing import Packing
@@ -128,7 +129,7 @@ def budget(lengths: Any) -> Any:
     yield "their padding", f"{1 - lengths.sum() / room:.4%}", "-"
 
 
-class Lengths:
+class Lengths(DocumentLengths):
     """Lengths of any number of documents, of which a million are held."""
 
     digest = "drawn"
@@ -190,8 +191,10 @@ def window(is_smoke: bool, streams: int = 1) -> Any:
         num_canonical_nodes=8,
         packing=Packing(CAPACITY, overflow="split"),
         schedule=run,
+        lengths=Lengths(10**4 if is_smoke else 10**6),
     )
-    packs = PackPlan(plan, Lengths(10**4 if is_smoke else 10**6))
+    packs = plan.filling
+    assert isinstance(packs, PackFilling)
     packs.load(0, 0)
     rows = len(packs.windows)  # the canonical nodes
     seconds = []
@@ -300,14 +303,13 @@ def downloads(nodes: int, is_smoke: bool) -> Any:
 
     plain = EpochPlan([{"shards": sizes}], world, **order)
     packing = Packing(2048, overflow="split")
-    plan = PackPlan(
-        EpochPlan([{"shards": sizes}], world, packing=packing, **order),
-        Lengths(int(sizes.sum()), 6.2, 0.9),
-    )
+    lengths = Lengths(int(sizes.sum()), 6.2, 0.9)
+    plan = EpochPlan([{"shards": sizes}], world, packing=packing, lengths=lengths, **order)
+    assert isinstance(plan.filling, PackFilling)
     unpacked = packed = packs = 0
     for node in range(nodes):
         unpacked += count(ids[ids >= 0] for ids in plain.blocks(node, 0, 0))
-        batches_of_node = list(plan.rank_packs(node, 0, 0))
+        batches_of_node = list(plan.filling.rank_packs(node, 0, 0))
         packed += count(batch.ids for batch in batches_of_node)
         packs += sum(int((batch.counts > 0).sum()) for batch in batches_of_node)
     places = plan.steps * plan.shape.global_batch

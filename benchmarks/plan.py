@@ -110,7 +110,7 @@ def ours(question, samples, algo, world, folder):
     share_order(plan, folder)
     place = (mine.node, mine.rank_of_node, mine.worker_of_rank)
     if question == "resume":
-        first = next(plan.blocks(*place, start=plan.length // 2))
+        first = next(plan.blocks(*place, start=plan.filling.length // 2))
         return meter.read(first=int(first[0]))
     count = 0
     for ids in plan.blocks(*place):

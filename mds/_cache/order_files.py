@@ -36,7 +36,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -63,12 +63,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from mds.plan._order import Order
+    from mds.plan import EpochPlan
     from mds.plan._stream_orders import StreamOrder
 
     Ids = NDArray[np.int64]
-
-AnyOrder = TypeVar("AnyOrder", bound="Order")
 
 log = get_logger("mds.cache")
 
@@ -92,10 +90,10 @@ _MAX_PACK_FILES = 16  # in a folder
 _PACKS_LOCK_SECONDS = 300.0  # to wait for another process that counts packs
 
 
-def share_order(order: AnyOrder, folder: str) -> AnyOrder:
+def share_order(order: EpochPlan, folder: str) -> EpochPlan:
     """Attach files in ``folder`` to the long parts of an order; return the order.
 
-    A long part is the order of a stream that takes long to compute, see `Order.long_orders`. Its
+    A long part is the order of a stream that takes long to compute (`EpochPlan.long_orders`). Its
     ids are then read from a file that one process computes for all. The folder is created when the
     first id is read. If it cannot be used, every process computes the order for itself, with a
     warning.
@@ -105,12 +103,12 @@ def share_order(order: AnyOrder, folder: str) -> AnyOrder:
     return order
 
 
-def is_prepared(order: Order, folder: str) -> bool:
+def is_prepared(order: EpochPlan, folder: str) -> bool:
     """Whether all files that ``order`` reads exist, so that nothing has to be computed."""
     return all(file.is_there for file in _files_of(order, folder))
 
 
-def prepare(order: Order, folder: str) -> list[str]:
+def prepare(order: EpochPlan, folder: str) -> list[str]:
     """Compute the files that ``order`` reads and that do not exist yet; return the paths of all."""
     files = _files_of(order, folder)
     for file in files:
@@ -118,7 +116,7 @@ def prepare(order: Order, folder: str) -> list[str]:
     return [file.path for file in files]
 
 
-def _files_of(order: Order, folder: str) -> list[OrderFile]:
+def _files_of(order: EpochPlan, folder: str) -> list[OrderFile]:
     """Return the files of an order, one for each long part (`share_order`).
 
     They have the ids of the canonical nodes that this machine reads.
@@ -284,7 +282,7 @@ class _SharedLookup:
         folder: Folder of the file.
     """
 
-    def __init__(self, epoch: Order, order: StreamOrder, folder: str) -> None:
+    def __init__(self, epoch: EpochPlan, order: StreamOrder, folder: str) -> None:
         self._epoch, self._order, self._folder = epoch, order, folder
         self._starts = self._order.starts()  # position of each canonical node's first id
         self._mapped: CheckedIds | None = None  # the file, once it is open
@@ -353,7 +351,7 @@ class _Ahead:
         self._started_paths: set[str] = set()  # files whose computation was started in it
         self._thread: threading.Thread | None = None
 
-    def begin(self, order: Order, folder: str) -> None:
+    def begin(self, order: EpochPlan, folder: str) -> None:
         """Start to compute the files of the epoch after ``order``, unless the thread is busy.
 
         Files for which this process has started once are not computed again.
@@ -546,8 +544,8 @@ class PackFile:
     """File with the number of packs in each window of an epoch.
 
     A pack is several documents that fill one row of a batch. Documents are packed a window of some
-    thousands at a time (`mds.plan._pack_plan`). The numbers tell where the packs of each window are
-    in the epoch, and counting them needs the lengths of all documents.
+    thousands at a time (`mds.plan._pack_filling`). The numbers tell where the packs of each window
+    are in the epoch, and counting them needs the lengths of all documents.
 
     Args:
         key: Digest of everything that the packs depend on, 32 hexadecimal digits.

@@ -24,8 +24,8 @@ from mds.world import World, find_ranks
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mds._dataset.pack_counts import PackCount
     from mds._dataset.run import Run
-    from mds._dataset.steps import PackCount
     from mds._index.table import Index
     from mds._iteration.reading import SampleSource
     from mds._iteration.shard_map import ShardMap
@@ -185,7 +185,7 @@ def _settings(
         rows.append(
             (
                 "shuffle_block_size",
-                f"{plan.shuffle_block_size:,}",
+                f"{plan.inputs.params.block:,}",
                 _AS_GIVEN
                 if spec.shuffle_block_size is not None
                 else "samples; the larger of 4,000,000 / canonical nodes and 262,144",
@@ -213,8 +213,10 @@ def _describe_draws(plan: EpochPlan) -> str:
     """Describe which samples an epoch has, and how often."""
     if plan.schedule is not None:
         return "samples drawn by the schedule"
-    if tuple(plan.choose) != tuple(plan.stream_samples):
-        return f"of {plural(plan.num_samples, 'sample')}, {plan.spec.sampling_method}"
+    if tuple(plan.choose) != tuple(plan.inputs.stream_samples):
+        return (
+            f"of {plural(sum(plan.inputs.stream_samples), 'sample')}, {plan.spec.sampling_method}"
+        )
     if plan.spec.batching_method != "random":
         return "each sample once, except samples that do not fill a batch"
     return "all samples once"
@@ -254,7 +256,7 @@ def _mixture(plan: EpochPlan) -> list[tuple[str, str, str]]:
 
 def _edits(plan: EpochPlan) -> list[tuple[str, str, str]]:
     """Return rows about samples that were dropped and steps that were skipped during the run."""
-    drops, rows = drops_of(plan.edits), []
+    drops, rows = drops_of(plan.inputs.edits), []
     if drops:
         count = len(np.unique(np.concatenate([drop.ids for drop in drops])))
         replacement = (
@@ -263,7 +265,7 @@ def _edits(plan: EpochPlan) -> list[tuple[str, str, str]]:
             else ("other samples of their streams replace them")
         )
         rows.append(("dropped samples", f"{count:,}", f"each from its own step; {replacement}"))
-    skipped = Gaps(skips_of(plan.edits, plan.epoch))
+    skipped = Gaps(skips_of(plan.inputs.edits, plan.epoch))
     if len(skipped.firsts):
         unit = "packs" if plan.spec.packing else "samples"
         count = int((skipped.ends - skipped.firsts).sum())
@@ -421,5 +423,5 @@ def shards_at_once(shards: ShardMap, plan: EpochPlan) -> int:
         return min(per_node, parallel_reads)
     mean_samples = shards.num_samples / max(shards.num_shards, 1)
     # A block may begin and end inside a shard, so it touches one shard more than it would fill.
-    shards_per_block = math.ceil(plan.shuffle_block_size / mean_samples) + 1
+    shards_per_block = math.ceil(plan.inputs.params.block / mean_samples) + 1
     return min(per_node, parallel_reads * shards_per_block)

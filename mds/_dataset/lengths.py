@@ -38,6 +38,7 @@ from mds.encodings._arrays import has_lengths, length_function
 from mds.errors import CacheError, ConfigError, IndexFileError, StoreError
 from mds.formats._columns import as_columns
 from mds.formats._source import Files
+from mds.plan._pack_filling import DocumentLengths, PackFilling
 from mds.plan._pack_schedule import Documents
 from mds.plan._packing import DEFAULT_COLUMN, LABELS, Packing
 from mds.storage import open_store
@@ -64,7 +65,7 @@ _CONNECTIONS = 16
 _AT_ONCE = 1 << 20  # samples whose lengths are added up
 
 
-class SelectedLengths:
+class SelectedLengths(DocumentLengths):
     """Lengths of the samples of a dataset, by their numbers in its selection.
 
     Args:
@@ -103,6 +104,12 @@ class SelectedLengths:
                 first += count
             self._packed[key] = documents
         return self._packed[key]
+
+    def pack_counts(self, filling: PackFilling) -> list[Ids]:
+        """Return the number of packs of each window, which the cache folder may have."""
+        from mds._dataset.pack_counts import known_counts
+
+        return known_counts(filling)
 
     def take(self, ids: Ids) -> Ids:
         """Return the lengths of the samples ``ids``, int64, of the same shape."""

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from mds._arguments import no_attribute, shown, takes_names
+from mds._dataset.pack_counts import packs_of
 from mds._dataset.steps import TrainingSteps
 from mds._words import plural
 from mds.errors import ConfigError
@@ -320,8 +321,9 @@ class OrderEdits(Sequence[str]):
         """
         steps = self._steps
         epoch, place = steps.place_of(step, self._earliest_place()[0])
-        packs = steps.packs(epoch)
-        earlier_windows = packs.scheduled.first if packs.scheduled is not None else 0
+        plan = steps.plan(epoch)
+        packs = packs_of(plan)
+        earlier_windows = plan.scheduled.first if plan.scheduled is not None else 0
         cursor, rows = self._find_cursor(epoch, place), len(packs.windows)
         cursors = cursor.windows if cursor is not None else ((0, 0),) * rows
         window = max(number + (packs_read > 0) for number, packs_read in cursors)
@@ -356,7 +358,7 @@ class OrderEdits(Sequence[str]):
                 continue
             if (position.epoch, position.place) == (epoch, place):
                 return position.cursor
-        return self._steps.packs(epoch).table.cursor(place)
+        return packs_of(self._steps.plan(epoch)).table.cursor(place)
 
 
 def _parse_numbers(samples: Iterable[int], count: int) -> list[int]:

@@ -27,6 +27,7 @@ from mds._shardfile.hashing import digest
 from mds._words import plural
 from mds.errors import ConfigError, PlanError, StateError
 from mds.plan import EpochPlan
+from mds.plan._epoch import SampleFilling
 from mds.plan._packers import find_packer
 from mds.plan._spec import OrderSpec
 from mds.plan._state import MAX_SAMPLES, VERSION, Position, ResumePoint, emit_state, parse_state
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
     from mds._iteration.shard_map import ShardMap
     from mds._iteration.worker_epoch import EpochProgress, WorkerEpoch
     from mds._readers.fields import ColumnSelection
-    from mds.plan._order import Order
-    from mds.plan._pack_plan import PackPlan
     from mds.plan._schedule import ScheduledRun
     from mds.world import World
 
@@ -210,31 +209,25 @@ class OrderState:
 
     # ------------------------------------------------------------------ the order of an epoch
 
-    def order(self, start: ResumePoint, world: World) -> Order:
-        """Return the order of an epoch from ``start`` on, which is the same in every process.
-
-        If ``start`` has no settings, those of the state that was loaded last are used.
-        """
-        plan = self.plan(start, world)
-        if self.spec.packing is None:
-            return plan
-        from mds.plan import PackPlan
-
-        return PackPlan(plan, self.lengths)
-
-    def check_packer(self, plan: PackPlan, group: int) -> None:
+    def check_packer(self, plan: EpochPlan, group: int) -> None:
         """Raise PlanError if a packer of the user packs the same documents in several ways.
 
         The first window is packed again, twice in each worker, and compared among the workers of an
         iteration (``group``). Documents would be lost if workers had other packs.
         """
-        packer, cursor = find_packer(plan.packing.packer), plan.begin.cursor
+        if plan.spec.packing is None:
+            return
+        from mds.plan._pack_filling import PackFilling
+
+        filling = plan.filling
+        assert isinstance(filling, PackFilling)
+        packer, cursor = find_packer(filling.packing.packer), plan.begin.cursor
         window = cursor.windows[0][0] if cursor is not None else 0
-        if packer.is_built_in or not len(plan.windows) or window >= int(plan.windows[0]):
+        if packer.is_built_in or not len(filling.windows) or window >= int(filling.windows[0]):
             return
         digests = set()
         for _ in range(2):
-            packs = plan.load(0, window)
+            packs = filling.load(0, window)
             digests.add(digest(packs.ids, packs.starts, packs.sizes, packs.bounds))
         if len(digests) > 1 or not self.epochs.agree(group, digests.pop()):
             raise PlanError(
@@ -243,17 +236,13 @@ class OrderState:
                 "numbers, call np.random.default_rng(0) in it."
             )
 
-    def warn_of_late_milestones(self, order: Order) -> None:
+    def warn_of_late_milestones(self, plan: EpochPlan) -> None:
         """Warn about milestones of a schedule that take effect only after their step."""
-        run = order.schedule
-        if run is None:
-            return
-        from mds.plan._pack_schedule import PackedRun
-
-        milestones = run.late_milestones() if isinstance(run, PackedRun) else []
-        if milestones:
-            unit = self.schedule.schedule.unit if self.schedule is not None else "steps"
-            clauses = [f"{unit[:-1]} {step:,} at {effect:,}" for step, effect in milestones[:3]]
+        run = plan.schedule
+        milestones = run.late_milestones() if run is not None else []
+        if run is not None and milestones:
+            unit = run.schedule.unit[:-1]
+            clauses = [f"{unit} {step:,} at {effect:,}" for step, effect in milestones[:3]]
             ellipsis = f" and {len(milestones) - 3} more" if len(milestones) > 3 else ""
             warnings.warn(
                 "milestones of the schedule take effect only at the start of a window of "
@@ -262,9 +251,9 @@ class OrderState:
                 stacklevel=2,
             )
 
-    def epoch_order(self, epoch: int, world: World) -> Order:
+    def epoch_plan(self, epoch: int, world: World) -> EpochPlan:
         """Return the order of a whole epoch."""
-        return self.order(ResumePoint(Position(epoch)), world)
+        return self.plan(ResumePoint(Position(epoch)), world)
 
     def plan(
         self,
@@ -274,7 +263,9 @@ class OrderState:
         *,
         is_edited: bool = True,
     ) -> EpochPlan:
-        """Return the order of the samples of an epoch; with packing, `order` packs these samples.
+        """Return the order of an epoch from ``start`` on, which is the same in every process.
+
+        If ``start`` has no settings, those of the state that was loaded last are used.
 
         Args:
             start: Point of the run at which the epoch begins, in the middle of it after a resume.
@@ -315,6 +306,7 @@ class OrderState:
             dataset=self._shards.fingerprint,
             schedule=schedule,
             edits=edits,
+            lengths=None if spec.packing is None else self.lengths,
         )
 
     @property
@@ -362,24 +354,29 @@ class OrderState:
         """Return True if all settings of the order are known, so that it can be computed."""
         return bool(self.spec.batch_size) or self._lacks_batches(self.spec, world)
 
+    def _samples(self, world: World, begin: Position) -> SampleFilling:
+        """Return the steps of an epoch of samples from ``begin`` on."""
+        filling = self.plan(ResumePoint(begin), world).filling
+        assert isinstance(filling, SampleFilling)
+        return filling
+
     def shares(self, world: World, begin: Position) -> tuple[int, int]:
         """Return the minimum and maximum number of samples of a rank from ``begin`` to the end."""
-        return self.plan(ResumePoint(begin), world).global_batches.shares
+        return self._samples(world, begin).global_batches.shares
 
     def remaining_samples(self, world: World, begin: Position) -> int:
         """Return the number of samples of this rank from ``begin`` to the end of the epoch."""
-        plan = self.plan(ResumePoint(begin), world)
-        return plan.remaining_samples(world.node, world.rank_of_node)
+        return self._samples(world, begin).remaining_samples(world.node, world.rank_of_node)
 
     def full_step_samples(self, world: World, begin: Position) -> int:
         """Return the samples of a rank from ``begin`` on, without padded steps at the end."""
         plan = self.plan(ResumePoint(begin), world)
-        return plan.full_steps * plan.shape.batch
+        return plan.filling.batches.full * plan.shape.batch
 
     def worker_samples(self, world: World) -> list[int]:
         """Return the number of samples of each worker of this rank in a whole epoch."""
-        plan = self.plan(ResumePoint(Position(0)), world)
-        return plan.worker_samples(world.node, world.rank_of_node)
+        samples = self._samples(world, Position(0))
+        return samples.worker_samples(world.node, world.rank_of_node)
 
     def samples_by_stream(self) -> dict[str, int]:
         """Return the number of samples of each stream, by its quoted name or its number.
@@ -520,7 +517,7 @@ class OrderState:
             data={**copy.deepcopy(self._data), "contents": {**self._contents}},
         )
         if self._has_order(world):
-            order = self.epoch_order(max(position.epoch, 0), world)
+            order = self.epoch_plan(max(position.epoch, 0), world)
             point = dataclasses.replace(
                 point,
                 dataset=order.dataset_facts(),
@@ -630,7 +627,7 @@ class OrderState:
             self._warn_past_end(position, world)
         if is_packed or self._has_order(world):
             # The order uses the state's number of canonical nodes: other settings depend on it.
-            self.order(point, world).check(point)
+            self.plan(point, world).check(point)
         known, possible = other_shards(point.data, self._data, self._shards)
         if known and is_strict and not other_data:
             raise StateError(

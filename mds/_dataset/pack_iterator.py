@@ -35,7 +35,6 @@ from mds.world import worker_group, worker_place
 if TYPE_CHECKING:
     from mds._iteration.reading import SampleSource
     from mds._iteration.worker_epoch import WorkerEpoch
-    from mds.plan._pack_plan import PackPlan
     from mds.plan._state import Position
 
 _ADVICE = (
@@ -115,10 +114,9 @@ class IteratedPacks:
             return None
         begin, packs, end = self.taken
         if packs is not None:
-            plan = _plan_of(self._epoch)
-            ranks = self._epoch.world.num_ranks
+            order, ranks = self._epoch.order, self._epoch.world.num_ranks
             if ranks > 1:
-                size = plan.shape.batch
+                size = order.shape.batch
                 raise ConfigError(
                     f"state_dict(): {packs} of the {plural(size, 'pack')} of a step were read, "
                     f"but {ranks} "
@@ -126,7 +124,7 @@ class IteratedPacks:
                     "after the last pack of a step, write batch_size=1, or iterate "
                     "StreamingDataLoader(dataset), whose batches are steps."
                 )
-            end = plan.position_after(begin, packs)
+            end = order.filling.position_after(begin, packs)
         return EpochProgress(begin, 0, end, self.is_finished)
 
 
@@ -249,12 +247,6 @@ def _read_packs(
             first += len(step[0].counts)
     finally:
         epoch.close_windows()
-
-
-def _plan_of(epoch: WorkerEpoch) -> PackPlan:
-    plan = epoch.order.packs
-    assert plan is not None
-    return plan
 
 
 _living: weakref.WeakSet[PackIterator] = weakref.WeakSet()

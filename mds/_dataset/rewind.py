@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mds.formats import Format
+    from mds.plan import EpochPlan
     from mds.plan._mixture import Mixture
-    from mds.plan._order import Order
 
     Ids = NDArray[np.int64]
 
@@ -210,7 +210,7 @@ class RunHistory:
         self.dataset.load_state_dict(state)
         run = run_of(self.dataset)
         self._steps = TrainingSteps(run.order, run.world())
-        self._orders: dict[int, Order] = {}
+        self._orders: dict[int, EpochPlan] = {}
 
     def __getattr__(self, name: str) -> Any:
         raise no_attribute(self, name, "RunHistory")
@@ -355,10 +355,10 @@ class RunHistory:
         edits = self._point.edits
         return [describe_edit(edit) for edit in edits if sample in edit.get("drop", ())]
 
-    def _order_of(self, epoch: int) -> Order:
+    def _order_of(self, epoch: int) -> EpochPlan:
         """Return the order of a whole epoch; that of the last call is kept."""
         if epoch not in self._orders:
-            self._orders = {epoch: self._steps.order(epoch)}
+            self._orders = {epoch: self._steps.plan(epoch)}
         return self._orders[epoch]
 
     def _row(self, rank: int, sample: int, tokens: tuple[int, int] | None = None) -> StepRow:

@@ -304,7 +304,7 @@ class Run:
         worker, workers = worker_place()
         start = self.order.epochs.upcoming(worker_group(), worker)
         world = self.world(workers, worker)
-        begin = self.order.order(start, world).begin
+        begin = self.order.plan(start, world).begin
         start = self.order.point(self.world(), begin)
         return WorkerPoint(start, 0, worker, self._worker_facts(world)).as_state()
 
@@ -348,7 +348,7 @@ class HasRun:
             position: Samples of this worker that are left out, because they were taken before.
             for_loader: Whether a loader counts the samples, see `begin_epoch`.
         """
-        order = self._dataset_run.order.order(start, world)
+        order = self._dataset_run.order.plan(start, world)
         if order.long_orders:  # they take long to compute, so one process of the node does it
             from mds._cache.order_files import share_order
 
@@ -389,8 +389,7 @@ def begin_epoch(
     start = run.order.epochs.begin_epoch(group, worker)
     world = run.world(workers, worker)
     epoch = dataset._worker_epoch(start, world, for_loader=for_loader)
-    if epoch.order.packs is not None:
-        run.order.check_packer(epoch.order.packs, group)
+    run.order.check_packer(epoch.order, group)
     if world.is_leader and not start.position.epoch:
         run.order.warn_of_late_milestones(epoch.order)
     if not for_loader:

@@ -369,19 +369,19 @@ class Samples(HasRun, HasColumns):
         A notebook shows the text as a table.
         """
         from mds._dataset.explain import explain
-        from mds._dataset.steps import count_packs
+        from mds._dataset.pack_counts import count_packs
 
         order_state, world = self._dataset_run.order, self._dataset_run.world()
         epochs = order_state.epochs
         # The epoch that began last, else the one that comes next.
         start = epochs.last or epochs.pending or ResumePoint(Position(epochs.next_epoch))
-        order = order_state.order(start, world)
-        packs = None if order.packs is None else count_packs(order.packs)
+        order = order_state.plan(start, world)
+        packs = None if order.spec.packing is None else count_packs(order)
         sources = self._cache.sources
         return explain(
             type(self).__name__,
             self._shards,
-            order.samples,
+            order,
             self._dataset_run.find_ranks(),
             self.predownload,
             self.cache_limit,

@@ -1,23 +1,18 @@
-"""Steps of a run, which are global batches counted from 0 over all epochs, and packs of an epoch.
+"""Steps of a run, which are global batches counted from 0 over all epochs.
 
 All epochs of samples have the same number of steps. The number of packs differs from epoch to
-epoch. To count the steps of an epoch of packs, the epoch is packed once, which takes about a second
-for a million documents; the result is kept in a file of the cache folder.
+epoch, so their steps are counted epoch by epoch (`mds._dataset.pack_counts`).
 """
 
 from __future__ import annotations
 
-import math
-import os
-import threading
 import warnings
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mds._cache.order_files import PackFile
-from mds._cache.source import cache_root
-from mds._process.fork_safe import cached_property, new_lock
+from mds._dataset.pack_counts import COUNTED_AT_ONCE, count_packs, estimate_packs, packs_of
+from mds._process.fork_safe import cached_property
 from mds._words import plural
 from mds.errors import ConfigError
 from mds.plan._edits import skips_of
@@ -25,15 +20,10 @@ from mds.plan._partition import Gaps
 from mds.plan._state import Position, ResumePoint
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from mds._dataset.order_state import OrderState
-    from mds.plan import PackPlan
-    from mds.plan._order import Order
+    from mds.plan import EpochPlan
+    from mds.plan._filling import Filling
     from mds.world import World
-
-    #: Numbers of packs: an array of shape (windows,) for each canonical node.
-    Counts = list[NDArray[np.int64]]
 
 _MOST_DOCUMENTS = 1 << 24  # packed to find a step that is ahead
 _MOST_EPOCHS = 1 << 10  # packed to find a step, if they have few documents
@@ -52,42 +42,36 @@ class TrainingSteps:
 
     def __init__(self, order: OrderState, world: World) -> None:
         self._order, self._world = order, world
-        self._is_packed = order.spec.packing is not None
         self.batch = order.spec.batch() * world.num_ranks  # places of a step
-        self._counted: dict[int, int] = {}  # steps of epochs of packs, by epoch
+        self._counted: dict[int, int] = {}  # steps by epoch
 
-    def order(self, epoch: int) -> Order:
+    def plan(self, epoch: int) -> EpochPlan:
         """Return the order of a whole epoch."""
-        return self._order.epoch_order(epoch, self._world)
+        return self._order.epoch_plan(epoch, self._world)
 
-    def packs(self, epoch: int) -> PackPlan:
-        """Return the order of a whole epoch as a plan of packs, for a dataset with packing."""
-        packs = self.order(epoch).packs
-        assert packs is not None
-        return packs
+    def _filling(self, epoch: int) -> Filling:
+        return self.plan(epoch).filling
 
     @cached_property
-    def _per_epoch(self) -> int:
-        return self.order(0).epoch_steps
+    def _are_equal(self) -> bool:
+        """Whether all epochs have equally many steps."""
+        return self._filling(0).has_equal_epochs
 
     def in_epoch(self, epoch: int) -> int:
         """Return the number of steps of an epoch, skipped ones included."""
-        if not self._is_packed:
-            return self._per_epoch
+        epoch = 0 if self._are_equal else epoch
         if epoch not in self._counted:
-            self._counted[epoch] = load_counts(self.packs(epoch)).epoch_steps
+            self._counted[epoch] = self._filling(epoch).epoch_batches.count
         return self._counted[epoch]
 
     def full_steps(self, epoch: int) -> int:
-        """Return the number of steps of an epoch that have no place without a sample or pack."""
-        if not self._is_packed:
-            return self.order(epoch).samples.full_steps
-        return load_counts(self.packs(epoch)).full_steps
+        """Return the number of steps of an epoch that ``drop_last`` does not leave out."""
+        return self._filling(epoch).epoch_batches.full
 
     def before(self, epoch: int) -> int:
         """Return the number of steps of all earlier epochs."""
-        if not self._is_packed:
-            return epoch * self._per_epoch
+        if self._are_equal:
+            return epoch * self.in_epoch(0)
         return sum(map(self.in_epoch, range(epoch)))
 
     def epoch_of(self, step: int, current_epoch: int) -> tuple[int, int]:
@@ -96,8 +80,8 @@ class TrainingSteps:
         Raises ConfigError for a step of packs that is too many epochs after ``current_epoch``,
         because each of them would have to be packed to find it.
         """
-        if not self._is_packed:
-            return divmod(step, max(self._per_epoch, 1))
+        if self._are_equal:
+            return divmod(step, max(self.in_epoch(0), 1))
         epoch, step_in_epoch = 0, step
         while step_in_epoch >= (steps := self.in_epoch(epoch)) > 0:
             if epoch >= current_epoch + self._most_ahead:
@@ -113,7 +97,7 @@ class TrainingSteps:
     @cached_property
     def _most_ahead(self) -> int:
         """Maximum number of epochs that are packed to find a step ahead."""
-        return min(max(_MOST_DOCUMENTS // max(self.order(0).epoch_size, 1), 1), _MOST_EPOCHS)
+        return min(max(_MOST_DOCUMENTS // max(self.plan(0).epoch_size, 1), 1), _MOST_EPOCHS)
 
     def place_of(self, step: int, current_epoch: int = 0) -> tuple[int, int]:
         """Return the epoch of a step, and the place in it at which the step begins.
@@ -125,41 +109,27 @@ class TrainingSteps:
 
     def place_in_epoch(self, epoch: int, step: int) -> int:
         """Return the place at which a step of an epoch begins; ``step`` counts skipped ones."""
-        packs = self._with_empty_steps(epoch)
-        return (step if packs is None else packs.epoch_batches.batch_of(step)) * self.batch
+        return self._filling(epoch).epoch_batches.batch_of(step) * self.batch
 
     def step_in_epoch(self, epoch: int, place: int) -> int:
         """Return the first step of an epoch that begins at a place or later."""
-        packs, batch = self._with_empty_steps(epoch), -(-place // self.batch)
-        return batch if packs is None else packs.epoch_batches.step_at(batch)
+        return self._filling(epoch).epoch_batches.step_at(-(-place // self.batch))
 
     def number_of(self, epoch: int, step: int) -> int | None:
         """Return the number of a step among those that are not skipped; None if it is skipped."""
         gaps, place = self._gaps(epoch), self.place_in_epoch(epoch, step)
         if not gaps.is_in_no_gap(np.array([place])):
             return None
-        packs, batch = self._with_empty_steps(epoch), gaps.number(place) // self.batch
-        return batch if packs is None else packs.batches.step_at(batch)
+        return self._filling(epoch).batches.step_at(gaps.number(place) // self.batch)
 
     def step_of(self, epoch: int, number: int) -> int:
         """Return the step of an epoch with a number among those that are not skipped."""
-        packs = self._with_empty_steps(epoch)
-        batch = number if packs is None else packs.batches.batch_of(number)
+        batch = self._filling(epoch).batches.batch_of(number)
         return self.step_in_epoch(epoch, self._gaps(epoch).place(batch * self.batch))
 
     def _gaps(self, epoch: int) -> Gaps:
         """Return the places of an epoch that were skipped."""
         return Gaps(skips_of(self._order.epochs.edits, epoch))
-
-    def _with_empty_steps(self, epoch: int) -> PackPlan | None:
-        """Return the packs of an epoch if it may have empty steps, which are left out, else None.
-
-        Steps with as many places as there are canonical nodes have packs of all that go on.
-        """
-        if not self._is_packed:
-            return None
-        packs = self.packs(epoch)
-        return load_counts(packs) if self.batch < packs.num_canonical_nodes else None
 
     def next_at(self, epoch: int, place: int) -> tuple[int, int]:
         """Return the first step that is not skipped and begins at or after a place.
@@ -263,42 +233,6 @@ class RankSteps:
         return remaining - remaining % self._size
 
 
-_COUNTED_AT_ONCE = 1_000_000  # samples, about a second's work
-
-
-class PackCount(NamedTuple):
-    """Number of packs of an epoch, and of its global batches.
-
-    ``filled`` is the share of the space for tokens in all packs that tokens fill, 0 to 1.
-    ``is_exact`` is False if the epoch was not packed yet and ``packs`` and ``steps`` are estimates.
-    """
-
-    packs: int
-    steps: int
-    filled: float
-    is_exact: bool
-
-
-def count_packs(plan: PackPlan) -> PackCount:
-    """Count the packs of an epoch, or estimate them if that would take long.
-
-    A large epoch is counted by a thread, once on a node.
-    """
-    counts = _counts_by_key.find(plan)
-    if counts is None and plan.plan.epoch_size <= _COUNTED_AT_ONCE:
-        counts = _counts_by_key.count(plan)
-    if counts is not None:
-        plan.counts = counts
-        packs, steps = sum(int(window_counts.sum()) for window_counts in counts), plan.epoch_steps
-    else:
-        _counts_by_key.begin(plan)
-        packs = estimate_packs(plan)
-        steps = -(-packs // plan.shape.global_batch)
-    # Share of the space in all packs that tokens fill; estimated tokens may exceed the space.
-    filled = min(_tokens(plan) / max(packs * plan.packing.room, 1), 1.0)
-    return PackCount(packs, steps, filled, is_exact=counts is not None)
-
-
 def count_steps(order: OrderState, world: World, *, drop_last: bool = False) -> int:
     """Return the number of batches of the current epoch of packs, or of the next if none began.
 
@@ -308,19 +242,19 @@ def count_steps(order: OrderState, world: World, *, drop_last: bool = False) -> 
     """
     last = order.epochs.last
     epoch = last.position.epoch if last is not None else max(order.epochs.next_epoch, 0)
-    plan = order.epoch_order(epoch, world).packs
-    assert plan is not None
+    plan = order.epoch_plan(epoch, world)
     count = count_packs(plan)
     if not count.is_exact:
         warnings.warn(
             f"len() is an estimate: about {plural(count.packs, 'pack')} an epoch. It becomes exact "
-            "when a "
-            "thread of this process has packed the epoch, and when this run restarts.",
+            "when a thread of this process has packed the epoch, and when this run restarts.",
             stacklevel=3,
         )
     if not drop_last:
         return count.steps
-    return plan.full_steps if count.is_exact else count.packs // plan.shape.global_batch
+    if count.is_exact:
+        return plan.filling.epoch_batches.full
+    return count.packs // plan.shape.global_batch
 
 
 def count_first_steps(
@@ -333,96 +267,9 @@ def count_first_steps(
     ``drop_last``: as for `count_steps`. ``may_estimate``: whether the number may be an estimate if
     the dataset is large; else the whole epoch is packed.
     """
-    from mds.plan import PackPlan
-
-    samples = order.plan(ResumePoint(Position(0)), world, is_edited=False)
-    plan = PackPlan(samples, order.lengths)
-    if may_estimate and plan.plan.epoch_size > _COUNTED_AT_ONCE:
-        packs, batch = estimate_packs(plan), plan.shape.global_batch
+    plan = order.plan(ResumePoint(Position(0)), world, is_edited=False)
+    if may_estimate and plan.epoch_size > COUNTED_AT_ONCE:
+        packs, batch = estimate_packs(packs_of(plan)), plan.shape.global_batch
         return packs // batch if drop_last else -(-packs // batch)
-    load_counts(plan)
-    return plan.full_steps if drop_last else plan.epoch_steps
-
-
-def load_counts(plan: PackPlan) -> PackPlan:
-    """Set the number of packs of each window in a plan, packing the epoch if unknown; return it."""
-    plan.counts = _counts_by_key.count(plan)
-    return plan
-
-
-def estimate_packs(plan: PackPlan) -> int:
-    """Estimate the number of packs of an epoch from the mean length of a document.
-
-    The last pack of each window of documents is taken to be half full.
-    """
-    return math.ceil(_tokens(plan) / plan.packing.room + int(plan.windows.sum()) / 2)
-
-
-def _tokens(plan: PackPlan) -> float:
-    """Estimate the tokens of an epoch, from the tokens of all documents of the dataset."""
-    count = plan.lengths.count
-    tokens = plan.packing.estimate_tokens(plan.lengths.total, count)
-    return plan.plan.epoch_size * tokens / max(count, 1)
-
-
-class _KnownCounts:
-    """Numbers of packs of each window of documents, for the epochs (plans) that were packed.
-
-    They are kept in memory for the last few plans, and in a file of the cache folder for each.
-    ``plan.key()`` is a text that is equal for plans with the same packs.
-    """
-
-    def __init__(self) -> None:
-        self._lock = new_lock()
-        self._counts: dict[str, Counts] = {}
-        self._threads: dict[str, threading.Thread] = {}
-
-    def find(self, plan: PackPlan) -> Counts | None:
-        """Return the counts known in this process or in a file, or None."""
-        key = plan.key()
-        with self._lock:
-            if key in self._counts:
-                return self._counts[key]
-        counts = self._file(key, plan).read()
-        return None if counts is None else self._keep(key, counts)
-
-    def count(self, plan: PackPlan) -> Counts:
-        """Return the counts of a plan, packing its whole epoch if they are not known yet."""
-        key = plan.key()
-        with self._lock:
-            if key in self._counts:
-                return self._counts[key]
-        return self._keep(key, self._file(key, plan).ensure(plan.count))
-
-    def begin(self, plan: PackPlan) -> None:
-        """Begin to count the packs of a plan in a background thread, unless one does so already."""
-        key = plan.key()
-        with self._lock:
-            thread = self._threads.get(key)
-            if thread is None or not thread.is_alive():
-                # A daemon, so that the program can end while it counts.
-                thread = threading.Thread(
-                    target=self.count, args=(plan,), name="mds-packs", daemon=True
-                )
-                self._threads = {key: thread}  # threads of earlier epochs end by themselves
-                thread.start()
-
-    def join(self) -> None:
-        """Wait for the threads that count."""
-        for thread in list(self._threads.values()):
-            thread.join()
-
-    def _keep(self, key: str, counts: Counts) -> Counts:
-        """Keep counts in memory, in place of the oldest ones if there are many; return them."""
-        with self._lock:
-            while len(self._counts) > 8:
-                del self._counts[next(iter(self._counts))]
-            self._counts[key] = counts
-        return counts
-
-    @staticmethod
-    def _file(key: str, plan: PackPlan) -> PackFile:
-        return PackFile(key, plan.windows, os.path.join(cache_root(), "orders"))
-
-
-_counts_by_key = _KnownCounts()
+    batches = plan.filling.epoch_batches
+    return batches.full if drop_last else batches.count

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from mds._iteration.shard_map import ShardMap
-    from mds.plan._order import Order
+    from mds.plan import EpochPlan
 
     Ids = npt.NDArray[np.int64]
 
@@ -42,7 +42,7 @@ class NodeOrder:
     """Merged order of all workers of this node, for an epoch and the next one.
 
     Args:
-        order: Order of the epoch.
+        order: EpochPlan of the epoch.
         shards: Shards of the dataset.
         start: Number of samples of each worker that were read before; they are left out.
 
@@ -53,7 +53,7 @@ class NodeOrder:
         start: Time of the first read.
     """
 
-    def __init__(self, order: Order, shards: ShardMap, start: int = 0) -> None:
+    def __init__(self, order: EpochPlan, shards: ShardMap, start: int = 0) -> None:
         self._order, self._shards, self._first = order, shards, start
         self._node = order.world.node
         self.workers = order.world.workers_per_node
@@ -100,14 +100,14 @@ class NodeOrder:
             following = share_order(following, folder)
         yield from self._pieces_of(following, 0)
 
-    def _pieces_of(self, order: Order, start: int) -> Iterator[tuple[Ids, Ids]]:
+    def _pieces_of(self, order: EpochPlan, start: int) -> Iterator[tuple[Ids, Ids]]:
         """Yield the pieces of one epoch, without the first ``start`` samples of each worker."""
         begin = begin_time(order)
         for times, ids in order.node_reads(self._node, start, self.every):
             yield times + begin, self._shards.stored(ids)
 
 
-def begin_time(order: Order) -> int:
+def begin_time(order: EpochPlan) -> int:
     """Return the time at which an order begins: later than its epoch after a resume.
 
     A resume at place 1,000 of epoch 2 with 5 workers of all ranks is ``2 * EPOCH_TIME + 200``,

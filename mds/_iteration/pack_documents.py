@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from mds._iteration.reading import SampleSource
     from mds._iteration.rows import Allocator, Rows
-    from mds.plan._pack_plan import DocumentLengths, RankPacks
+    from mds.plan._pack_filling import DocumentLengths, RankPacks
     from mds.plan._packing import Packing
 
     Ids = NDArray[np.int64]

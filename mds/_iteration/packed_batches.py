@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from mds._iteration.rows import Allocator
     from mds._iteration.worker_epoch import WorkerEpoch
     from mds._process.stopwatch import Stopwatch
-    from mds.plan._order import Order
-    from mds.plan._pack_plan import RankPacks
+    from mds.plan import EpochPlan
+    from mds.plan._pack_filling import RankPacks
     from mds.plan._spec import OrderSpec
 
     Ids = NDArray[np.int64]
@@ -154,7 +154,7 @@ class PackSteps:
     def blocks(self) -> Iterator[Ids]:
         """Yield the ids of the documents of each step, int64."""
         packs_of_full_step = self._epoch.order.shape.global_batch  # of all ranks
-        for packs in self._epoch.packs():
+        for packs in self._epoch.rank_packs():
             # packs.packs counts the packs of all ranks, so all ranks leave out the same step.
             if packs.packs == packs_of_full_step or not self._drop_last:
                 self._waiting.append(packs)
@@ -217,8 +217,7 @@ class BatchPacker:
         documents: DocumentValues,
         dropped: DropCount,
     ) -> None:
-        assert epoch.order.packs is not None
-        packing = epoch.order.packs.packing
+        packing = epoch.packs.packing
         self._tokens, self._capacity = column_of(packing), packing.capacity
         self._source, self._epoch, self._maker, self._watch = source, epoch, maker, watch
         self._layout, self._allocate = packing.layout, allocate
@@ -436,13 +435,13 @@ def _padding_like(name: str, values: torch.Tensor) -> torch.Tensor:
     return values.new_full((1,), IGNORED if name == LABELS else 0)
 
 
-def piece_keys(order: Order, places: Ids, starts: Ids, ids: Ids) -> Keys:
+def piece_keys(order: EpochPlan, places: Ids, starts: Ids, ids: Ids) -> Keys:
     """Compute keys for the random numbers of functions of `map_batches`, for pieces of documents.
 
     A key depends on the place in the epoch, the first token of the piece, and the sample number.
 
     Args:
-        order: Order of the epoch, with its shuffle seed and number.
+        order: EpochPlan of the epoch, with its shuffle seed and number.
         places: Place of each piece's document in the order.
         starts: First token of each piece in its document.
         ids: Sample number of each piece's document.

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from mds._iteration.pack_documents import DocumentValues
     from mds._iteration.packed_batches import BatchPacker
     from mds._iteration.rows import FixedColumns
-    from mds.plan._pack_plan import RankPacks
+    from mds.plan._pack_filling import RankPacks
 
 #: Number of parts into which a batch is split; a part is decoded before functions are called with
 #: its samples.
@@ -202,8 +202,7 @@ class Stages:
         from mds._iteration.packed_batches import BatchPacker, PackSteps
 
         source, epoch, watch, order = self._source, self._epoch, self._watch, self._epoch.order
-        packs = order.packs
-        assert packs is not None
+        packs = epoch.packs
         is_keyed = source.filter.chain.is_keyed
         steps = PackSteps(epoch, drop_last=self._drop_last, is_keyed=is_keyed)
         arguments = source, packs.packing, packs.lengths, allocate

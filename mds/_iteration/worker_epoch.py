@@ -32,6 +32,7 @@ import numpy as np
 from mds._process.fork_safe import call_in_child
 from mds.errors import IterationError, repeatable
 from mds.plan._audit import summands
+from mds.plan._epoch import SampleFilling
 from mds.transforms._randomness import keys_of_places
 
 if TYPE_CHECKING:
@@ -42,8 +43,7 @@ if TYPE_CHECKING:
     from mds._prefetch.prefetcher import Window
     from mds._readers.base import Reader
     from mds.plan import EpochPlan
-    from mds.plan._order import Order
-    from mds.plan._pack_plan import RankPacks
+    from mds.plan._pack_filling import PackFilling, RankPacks
     from mds.plan._state import Position, ResumePoint
     from mds.world import World
 
@@ -154,7 +154,7 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
     """Part of one worker in the order of an epoch: its sample ids, and its progress.
 
     Args:
-        order: Order of the epoch.
+        order: EpochPlan of the epoch.
         world: World, with the number of this worker.
         start: Index at which the worker begins after a resume; what comes before it is left out.
         is_counted: Whether a loader asks for sums of its batches for the order hash.
@@ -171,7 +171,7 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
     """
 
     def __init__(
-        self, order: Order, world: World, start: int = 0, *, is_counted: bool = False
+        self, order: EpochPlan, world: World, start: int = 0, *, is_counted: bool = False
     ) -> None:
         super().__init__()
         self.order, self.world, self.start = order, world, start
@@ -203,27 +203,32 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
         return self.order.begin
 
     @property
-    def plan(self) -> EpochPlan:
-        """Order of the epoch as a plan of samples; only for an epoch without packing."""
-        assert self.order.packs is None
-        return self.order.samples
+    def samples(self) -> SampleFilling:
+        """Samples of the steps of the epoch; only without packing."""
+        filling = self.order.filling
+        assert isinstance(filling, SampleFilling)
+        return filling
 
-    def packs(self) -> Iterator[RankPacks]:
-        """Return an iterator over the packs of this worker, one item for each of its steps.
+    @property
+    def packs(self) -> PackFilling:
+        """Packs of the steps of the epoch; only with packing."""
+        from mds.plan._pack_filling import PackFilling
 
-        It is only for an epoch with packing.
-        """
-        packs = self.order.packs
-        assert packs is not None
-        return packs.rank_packs(*self._worker_numbers)
+        filling = self.order.filling
+        assert isinstance(filling, PackFilling)
+        return filling
+
+    def rank_packs(self) -> Iterator[RankPacks]:
+        """Return an iterator over the packs of this worker, one item for each of its batches."""
+        return self.packs.rank_packs(*self._worker_numbers)
 
     @property
     def most_samples(self) -> int:
         """Maximum number of samples of this worker."""
         # The plan has ``length`` indexes for each worker, in full batches. At most ``filled`` of a
         # step have a sample: fewer than all if the epoch has less than a global batch.
-        batch = self.plan.microbatch
-        return self.plan.length // batch * min(self.plan.global_batches.filled, batch)
+        samples, batch = self.samples, self.order.inputs.microbatch
+        return samples.length // batch * min(samples.global_batches.filled, batch)
 
     @property
     def index(self) -> int:
@@ -250,7 +255,7 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
         """
         if not self.is_finished or not self._is_uneven:
             return self.index
-        _, maximum = self.plan.global_batches.shares
+        _, maximum = self.samples.global_batches.shares
         return max(self.index, maximum)
 
     @property
@@ -268,7 +273,7 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
         """
         if self.is_finished or not self._is_uneven:
             return self.is_finished
-        minimum, maximum = self.plan.global_batches.shares
+        minimum, maximum = self.samples.global_batches.shares
         return minimum < maximum <= self.index
 
     @property
@@ -329,7 +334,7 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
         Each block is also kept for the order hash and the row keys, if these are wanted.
         """
         index = self.start
-        for block in self.plan.blocks(*self._worker_numbers, self.start, is_padded=False):
+        for block in self.order.blocks(*self._worker_numbers, self.start, is_padded=False):
             real = block >= 0  # the last step may have padding (-1) between its samples
             ids = block[real]
             if self.is_counted:
@@ -347,7 +352,7 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
 
     def positions(self, first: int, count: int) -> Ids:
         """Return the positions of ``count`` indexes of this worker from ``first`` on, int64."""
-        return self.plan.marks(*self._worker_numbers, first, first + count)
+        return self.samples.marks(*self._worker_numbers, first, first + count)
 
     def describe(self, index: int, count: int = 1) -> str:
         """Describe ``count`` samples from an index on, for an error message.
@@ -355,12 +360,12 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
         An example is "sample 17 (place 2,048 of epoch 0)", where the place is a position.
         """
         ids: list[int] = []
-        for block in self.plan.blocks(*self._worker_numbers, index, is_padded=False):
+        for block in self.order.blocks(*self._worker_numbers, index, is_padded=False):
             ids += block[block >= 0][: count - len(ids)].tolist()
             if len(ids) >= count:
                 break
         position = int(self.positions(index, 1)[0])
-        place_text = f"(place {position:,} of epoch {self.plan.epoch})"
+        place_text = f"(place {position:,} of epoch {self.order.epoch})"
         if count == 1:
             return f"sample {ids[0] if ids else 'of padding'} {place_text}"
         listed = ", ".join(map(str, ids[:8])) + ", ..." * (len(ids) > 8)
@@ -426,7 +431,7 @@ class PaddedWorkerEpoch(WorkerEpoch):
     """
 
     def __init__(
-        self, order: Order, world: World, start: int = 0, *, is_counted: bool = False
+        self, order: EpochPlan, world: World, start: int = 0, *, is_counted: bool = False
     ) -> None:
         super().__init__(order, world, start, is_counted=is_counted)
         self.masks: collections.deque[npt.NDArray[np.bool_]] = collections.deque()
@@ -434,7 +439,7 @@ class PaddedWorkerEpoch(WorkerEpoch):
     @property
     def most_samples(self) -> int:
         """Number of samples of this worker, with padding."""
-        return self.plan.length
+        return self.samples.length
 
     def blocks(self) -> Iterator[Ids]:
         """Yield the ids of this worker in 1-D int64 arrays, as many ids on every rank.
@@ -448,10 +453,10 @@ class PaddedWorkerEpoch(WorkerEpoch):
         world, last_id = self.world, np.int64(0)
         # The plan pads all workers of a rank to the same number of batches. Batches beyond this
         # worker's last one are padding on all ranks, so they are left out.
-        batches_of_rank = range(self.plan.steps * self.plan.spec.microbatches)
+        batches_of_rank = range(self.order.steps * self.order.spec.microbatches)
         batches = len(batches_of_rank[world.worker_of_rank :: world.workers_per_rank])
-        index, remaining = self.start, batches * self.plan.microbatch - self.start
-        for padded_block in self.plan.blocks(*self._worker_numbers, self.start):
+        index, remaining = self.start, batches * self.order.inputs.microbatch - self.start
+        for padded_block in self.order.blocks(*self._worker_numbers, self.start):
             block = padded_block[: max(remaining, 0)]
             remaining -= len(block)
             real = block >= 0
@@ -525,10 +530,10 @@ class KeyStream:
         count_so_far = len(self._remaining_keys)
         while count_so_far < count:
             first, is_given, ids = self._blocks.popleft()
-            plan = self._epoch.plan
+            order = self._epoch.order
             # Keys depend on the numbers in the epoch of all ranks, so another world draws the same.
             positions = self._epoch.positions(first, len(is_given))[is_given]
-            parts.append(keys_of_places(plan.shuffle_seed, plan.epoch, positions, ids))
+            parts.append(keys_of_places(order.shuffle_seed, order.epoch, positions, ids))
             count_so_far += len(ids)
         keys = np.concatenate(parts) if len(parts) > 1 else self._remaining_keys
         self._remaining_keys = keys[count:]

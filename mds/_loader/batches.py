@@ -124,7 +124,7 @@ class Batches(IterableDataset[Any]):
         source, pool = source_of(self.dataset), allocate or TensorPool()
         stages = Stages(source, epoch, maker, size=size, drop_last=drop_last, watch=watch)
         # Packs of documents.
-        if epoch.order.packs is not None:
+        if epoch.order.spec.packing is not None:
             packer, steps = stages.pack(pool)
             packs = map(add_mask, map(packer.pack, steps))
             return send_batches(packs, epoch, watch, min_size=0)

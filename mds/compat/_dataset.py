@@ -450,7 +450,7 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
         if self.num_canonical_nodes is None:
             self.num_canonical_nodes = plan.num_canonical_nodes
         if self.shuffle_block_size is None:
-            self.shuffle_block_size = plan.shuffle_block_size
+            self.shuffle_block_size = plan.inputs.params.block
 
     def _worker_epoch(
         self, start: ResumePoint, world: World, position: int = 0, *, for_loader: bool = False
@@ -472,7 +472,7 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
             # the settings. It does not depend on the function of the shuffle, so each process
             # computes the order here.
             kind = PaddedWorkerEpoch if for_loader and self.remainder == "mask" else WorkerEpoch
-            order = self._dataset_run.order.order(start, world)
+            order = self._dataset_run.order.plan(start, world)
             return kind(order, world, position, is_counted=for_loader)
         return super()._worker_epoch(start, world, position, for_loader=for_loader)
 

@@ -241,7 +241,7 @@ def resample(
     spec = dataclasses.replace(order_state.spec, batching_method=method)
     world = run_of(dataset).world()
     plan = order_state.plan(ResumePoint(Position(epoch)), world, spec)
-    streams = plan.inputs.streams()  # indexes of the streams that the epoch takes samples of
+    streams = plan.inputs.giving_streams()  # indexes of the streams that the epoch takes samples of
     if not streams or (stream_id is not None and stream_id not in streams):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     stream_order: Any = plan.orders[0 if stream_id is None else streams.index(stream_id)]

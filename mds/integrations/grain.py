@@ -101,7 +101,7 @@ class MapDataset(grain.MapDataset):  # type: ignore[misc] # no types of grain ar
 
     def _order(self, epoch: int) -> Any:
         """Return the order of an epoch, as one process sees it that takes whole global batches."""
-        return self._settings.epoch_order(epoch, World(1, 1, 1, 0)).samples
+        return self._settings.epoch_plan(epoch, World(1, 1, 1, 0))
 
     def __len__(self) -> int:
         return self._length

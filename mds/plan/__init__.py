@@ -12,18 +12,16 @@ from mds._lazy_imports import on_first_touch
 
 if TYPE_CHECKING:
     from mds.plan._audit import OrderHash
-    from mds.plan._epoch import EpochPlan, epoch_order
-    from mds.plan._global_batches import get_partitions
-    from mds.plan._pack_plan import PackPlan
+    from mds.plan._epoch import EpochPlan
     from mds.plan._packers import register_packer
     from mds.plan._sampling import get_sampling
+    from mds.plan._whole_epochs import epoch_order, get_partitions
 
 _HOMES = {
     "EpochPlan": "_epoch",
     "OrderHash": "_audit",
-    "PackPlan": "_pack_plan",
-    "epoch_order": "_epoch",
-    "get_partitions": "_global_batches",
+    "epoch_order": "_whole_epochs",
+    "get_partitions": "_whole_epochs",
     "get_sampling": "_sampling",
     "register_packer": "_packers",
 }
@@ -31,7 +29,6 @@ _HOMES = {
 __all__ = [
     "EpochPlan",
     "OrderHash",
-    "PackPlan",
     "epoch_order",
     "get_partitions",
     "get_sampling",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _ID, _MARK = derive_key(1), derive_key(2)
 _MASK = (1 << 64) - 1
+ID_BITS = 40  # bits for a sample id; the first token of its piece is above them
 
 
 class Place(NamedTuple):
@@ -53,6 +54,41 @@ class StepSample(NamedTuple):
     rank: int
     sample: int
     tokens: tuple[int, int] | None = None
+
+
+class StepContents(NamedTuple):
+    """Samples of consecutive steps, or pieces of documents, step after step.
+
+    Attributes:
+        sizes: Number of samples, or of pieces, of each step, int64 (steps,).
+        filled: Number of places of each step that have a sample or a pack, int64 (steps,).
+        ids: Sample ids, int64 of shape (n,) as all arrays that follow.
+        marks: Where each is due, for an order hash.
+        starts, tokens: First token and number of tokens of each piece; None for whole samples.
+    """
+
+    sizes: Ids
+    filled: Ids
+    ids: Ids
+    marks: Ids
+    starts: Ids | None = None
+    tokens: Ids | None = None
+
+    @property
+    def keys(self) -> Ids:
+        """Number that identifies each sample, or each piece by its document and first token."""
+        return self.ids if self.starts is None else self.ids + (self.starts << ID_BITS)
+
+    def summands(self) -> NDArray[np.uint64]:
+        """Return what each sample adds to an order hash, uint64."""
+        return summands(self.marks, self.keys)
+
+    def rows(self, ranks: Ids) -> list[StepSample]:
+        """Return the samples of a single step, of which ``ranks`` has the rank of each."""
+        if self.starts is None or self.tokens is None:
+            return [*map(StepSample, ranks.tolist(), self.ids.tolist())]
+        ranges = zip(self.starts.tolist(), (self.starts + self.tokens).tolist(), strict=True)
+        return [*map(StepSample, ranks.tolist(), self.ids.tolist(), ranges)]
 
 
 @dataclasses.dataclass(slots=True)

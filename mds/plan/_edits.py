@@ -426,6 +426,7 @@ class DroppedBatches:
     def __init__(self, batches: GlobalBatches, table: DropTable) -> None:
         self._batches, self._table = batches, table
         self.count, self.shares, self.filled = batches.count, batches.shares, batches.filled
+        self.is_full = batches.is_full
         self.marks = batches.marks
         self.canonical_nodes_of = batches.canonical_nodes_of
 

@@ -29,14 +29,11 @@ import numpy as np
 from mds._words import plural
 from mds.errors import PlanError
 from mds.plan._partition import ExactGrid, PaddedGrid, Partition, check_drop
-from mds.plan._spec import PARTITION_ALGOS, check_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
-
-    from mds._words import PartitionAlgo
 
     Ids = NDArray[np.int64]
     Lookup = Callable[[Ids], Ids]
@@ -141,7 +138,6 @@ class PartitionSpec:
     initial_shape: Shape | None = None
 
     def __post_init__(self) -> None:
-        check_name("partition_algo", self.algo, PARTITION_ALGOS)
         if self.canonical < 1:
             raise PlanError(f"num_canonical_nodes must be at least 1, got {self.canonical}.")
 
@@ -152,10 +148,12 @@ class GlobalBatches(Protocol):
     Attributes:
         count: Number of steps.
         filled: Slots of each rank that may have a sample; later ones have none in any step.
+        is_full: Whether every slot is known to have a sample.
     """
 
     count: int
     filled: int
+    is_full: bool
 
     @property
     def shares(self) -> tuple[int, int]:
@@ -196,6 +194,7 @@ class NoBatches:
     """Global batches of an epoch without samples: no step, so there is nothing to fill."""
 
     count = filled = 0
+    is_full = True
     shares = (0, 0)
 
     def block(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
@@ -240,6 +239,7 @@ class RandomBatches:
         spec: Settings by which they are dealt to ranks.
     """
 
+    is_full = False
     #: Number of steps; the last one may have padding.
     count: int
     #: Number of steps without padding.
@@ -392,80 +392,3 @@ def warn_repeated(samples: int) -> None:
             f"it: {plural(samples, 'sample')} will be seen again.",
             stacklevel=2,
         )
-
-
-_CHUNK_IDS = 1 << 18  # ids that are looked up at once
-
-
-def get_partitions(
-    algo: PartitionAlgo,
-    num_samples: int,
-    num_canonical_nodes: int,
-    num_physical_nodes: int,
-    ranks_per_node: int,
-    workers_per_rank: int,
-    batch_size: int,
-    drop_first: int = 0,
-    initial_physical_nodes: int | None = None,
-) -> Ids:
-    """Return the positions that each worker gets, -1 for padding.
-
-    - ``algo`` (str): ``"orig"`` or ``"relaxed"``.
-    - ``num_samples`` (int): Positions to deal, from 0 on.
-    - ``num_canonical_nodes`` (int): Canonical nodes.
-    - ``num_physical_nodes`` (int): Nodes of the world.
-    - ``ranks_per_node`` (int): Ranks of a node.
-    - ``workers_per_rank`` (int): Workers of a rank.
-    - ``batch_size`` (int): Samples of a batch of one rank.
-    - ``drop_first`` (int, default 0): Samples that were seen before.
-    - ``initial_physical_nodes`` (int | None, default None): Nodes with which the run began.
-
-    Returns int64 of shape (nodes, ranks, workers, batches, batch size). Raises UnknownNameError for
-    an unknown ``algo`` and PlanError for numbers that do not fit.
-
-    >>> ids = get_partitions("relaxed", 8, 1, 1, ranks_per_node=2, workers_per_rank=1, batch_size=2)
-    >>> ids[0, 1, 0].tolist()  # node 0, rank 1, worker 0
-    [[1, 3], [5, 7]]
-    """
-    shape = Shape(num_physical_nodes, ranks_per_node, workers_per_rank, batch_size)
-    spec = PartitionSpec(shape, num_canonical_nodes, algo, initial_physical_nodes, drop_first)
-    return all_batches(shape, RandomBatches(num_samples, spec), [_identity])
-
-
-def all_batches(
-    shape: Shape, batches: GlobalBatches, lookups: Sequence[Callable[[Ids], Ids]]
-) -> Ids:
-    """Return the ids of all global batches as one array.
-
-    Args:
-        shape: Shape of the world.
-        batches: Global batches.
-        lookups: For each order a function from positions to sample ids.
-
-    The array is int64 of shape (nodes, ranks, workers, batches, batch size), -1 for padding.
-    """
-    # A round is a step for each worker, so rounds are batches of a worker.
-    rounds = -(-batches.count // shape.workers)
-    out = np.empty((shape.nodes, shape.ranks, shape.workers, rounds, shape.batch), np.int64)
-    # A view of the same memory, ordered by steps: (round, worker, node, rank, place in the batch).
-    by_step = out.transpose(3, 2, 0, 1, 4)
-    out[:, :, :, rounds - 1 :] = -1  # the last round may lack steps
-    rounds_at_once = max(1, _CHUNK_IDS // (shape.global_batch * shape.workers))
-    for first in range(0, rounds, rounds_at_once):
-        last = min(first + rounds_at_once, rounds)
-        ids = batches.whole(
-            first * shape.workers, min(last * shape.workers, batches.count), lookups
-        )
-        full_rounds = len(ids) // shape.workers
-        grid = (shape.workers, shape.nodes, shape.ranks, shape.batch)
-        full_ids = ids[: full_rounds * shape.workers]
-        by_step[first : first + full_rounds] = full_ids.reshape(full_rounds, *grid)
-        # Steps of a last round that has no step for some workers.
-        for worker, batch in enumerate(ids[full_rounds * shape.workers :]):
-            by_step[first + full_rounds, worker] = batch.reshape(grid[1:])
-    return out
-
-
-def _identity(positions: Ids) -> Ids:
-    """Return positions as they are: a lookup of an order without a shuffle."""
-    return positions

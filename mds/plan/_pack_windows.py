@@ -177,7 +177,7 @@ class Pieces(NamedTuple):
         starts: First token of each piece in its document.
         sizes: Tokens of each piece.
         places: Number of each piece's document among all documents of the epoch, as
-            `PackPlan.load` counts them.
+            `PackFilling.load` counts them.
         counts: Number of pieces of each pack, int64 of shape (packs,); the others have the shape
             (pieces,).
     """
@@ -307,7 +307,7 @@ class Packs:
         ids, starts, sizes: Document, first token and number of tokens of each piece.
         bounds: First piece of each pack, and the end.
         places: Number of each piece's document among all documents of the epoch, as
-            `PackPlan.load` counts them.
+            `PackFilling.load` counts them.
         dropped: Number of documents that were left out.
         cut_tokens: Number of tokens that were cut off.
     """
@@ -322,6 +322,11 @@ class Packs:
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
+
+    def packs_with(self, sample: int) -> list[int]:
+        """Return the packs that have pieces of a document, one for each piece."""
+        pieces = np.flatnonzero(self.ids == sample)
+        return [int(pack) for pack in np.searchsorted(self.bounds, pieces, side="right") - 1]
 
     @cached_property
     def tokens(self) -> Ids:

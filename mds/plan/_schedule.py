@@ -346,6 +346,10 @@ class ScheduledRun:
         """Return the number of global batches of an epoch of ``epoch_size`` samples."""
         return -(-epoch_size // batch)
 
+    def late_milestones(self) -> list[tuple[int, int]]:
+        """Return pairs of a milestone and the later point at which it takes effect: none here."""
+        return []
+
     def facts(self, samples: Sequence[int], batch: int, epoch_size: int) -> dict[str, Any]:
         """Return the settings that a resumed run must have, as plain JSON.
 

@@ -1,22 +1,46 @@
-"""Settings of an order in one frozen value, with the defaults that depend on the world."""
+"""Settings of an order, with the defaults that depend on the world, and inputs of an epoch."""
 
 from __future__ import annotations
 
 import dataclasses
 import numbers
 import warnings
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
+import numpy as np
+
 from mds._arguments import did_you_mean, plain_fields
+from mds._process.fork_safe import cached_property
+from mds._shardfile.hashing import digest
 from mds._words import BatchingMethod, PartitionAlgo, Remainder, SamplingMethod
-from mds.errors import ConfigError, PlanError, StateError, UnknownNameError
+from mds.errors import ConfigError, PlanError, StateError, StreamPlanError, UnknownNameError
+from mds.plan._global_batches import NoBatches, PartitionSpec, RandomBatches, Shape
+from mds.plan._sampling import ResamplingParams, SequentialResampling, StreamShare
 from mds.plan._state import MAX_CANONICAL_NODES, VERSION, Position, ResumePoint, parse_state
+from mds.plan._stream_orders import (
+    RandomAccessOrder,
+    SequentialOrder,
+    ShuffleParams,
+    StreamOrder,
+    UnshuffledOrder,
+)
+from mds.plan._weights import stream_title
+from mds.shuffle._permutation import derive_key
 from mds.shuffle._registry import algos, find_shuffle
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
+    from mds.plan._global_batches import GlobalBatches
     from mds.plan._packing import Packing
+    from mds.plan._passes import StreamPasses, StreamRows
+    from mds.plan._schedule import ScheduledEpoch, ScheduledRun
+    from mds.plan._stream_orders import SampleCosts
+    from mds.plan._weights import Weights
     from mds.shuffle import Shuffle
     from mds.world import World
 
@@ -120,6 +144,11 @@ class OrderSpec:
                 "pack has documents of all streams. Use batching_method 'random' and give each "
                 "stream its share."
             )
+
+    @property
+    def unit(self) -> str:
+        """Unit of positions: "samples", or "packs" of documents."""
+        return "samples" if self.packing is None else "packs"
 
     @property
     def is_exact(self) -> bool:
@@ -243,8 +272,9 @@ class OrderSpec:
                 raise StateError(f"{text}.")
             if position.epoch >= 0:
                 warnings.warn(f"{text}; the state is not used.", stacklevel=3)
-        unit = "samples" if self.packing is None else "packs"
-        start = ResumePoint(Position(epoch, 0, unit), initial_physical_nodes=initial_physical_nodes)
+        start = ResumePoint(
+            Position(epoch, 0, self.unit), initial_physical_nodes=initial_physical_nodes
+        )
         return self._with_settings(start, world)
 
     def _with_settings(self, start: ResumePoint, world: World) -> ResumePoint:
@@ -271,3 +301,360 @@ def check_name(kind: str, name: str, names: Sequence[str]) -> None:
         raise UnknownNameError(
             f"no {kind} {name!r}: choose one of {', '.join(names)}.{did_you_mean(name, names)}"
         )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EpochInputs:
+    """Data and settings of one epoch, and the orders and global batches that are made of them.
+
+    Attributes:
+        streams: Streams as `EpochPlan` was given them, with their names.
+        sizes: Samples of each shard of each stream.
+        weights: Samples that each stream gives.
+        spec: Settings of the order.
+        world: Nodes, ranks and workers, after replication.
+        point: Position at which the order begins, and the settings that a state may decide.
+        small_order: Samples below which every process computes an order for itself.
+        dataset: Fingerprint of the data, if it is known.
+        schedule: Schedule of the run, if it has one.
+        edits: Changes that were made during the run.
+        costs: Cost of each sample, by which canonical nodes are cut; None (default) for nodes of
+            equally many samples.
+    """
+
+    streams: Sequence[Mapping[str, Any]]
+    sizes: Sequence[NDArray[np.int64]]
+    weights: Weights
+    spec: OrderSpec
+    world: World
+    point: ResumePoint
+    small_order: int
+    dataset: str | None
+    schedule: ScheduledRun | None
+    edits: tuple[Mapping[str, Any], ...]
+    costs: SampleCosts | None = None
+
+    @property
+    def epoch(self) -> int:
+        """Epoch that is planned."""
+        return self.point.position.epoch
+
+    @property
+    def choose(self) -> tuple[int, ...]:
+        """Samples that each stream gives."""
+        return self.weights.choose
+
+    @property
+    def stream_samples(self) -> list[int]:
+        """Samples that each stream has."""
+        return [int(sizes.sum()) for sizes in self.sizes]
+
+    @cached_property
+    def shape(self) -> Shape:
+        """Nodes, ranks, workers and batch size, after replication."""
+        world = self.world
+        return Shape(
+            world.num_nodes, world.ranks_per_node, world.workers_per_rank, self.spec.batch()
+        )
+
+    @property
+    def microbatch(self) -> int:
+        """Samples of a batch that a worker makes; a rank has `OrderSpec.microbatches` in a step."""
+        return self.shape.batch // self.spec.microbatches
+
+    @cached_property
+    def params(self) -> ShuffleParams:
+        """Parameters of the shuffle in this epoch."""
+        nodes, seed = self.point.num_canonical_nodes, self.point.shuffle_seed
+        assert nodes is not None
+        assert seed is not None
+        return ShuffleParams(nodes, seed, self.epoch, self.spec.block_size(nodes))
+
+    @cached_property
+    def scheduled(self) -> ScheduledEpoch | None:
+        """Part of the schedule that the epoch has, if there is a schedule."""
+        if self.schedule is None:
+            return None
+        from mds.plan._schedule import scheduled_epoch
+
+        return scheduled_epoch(
+            self.schedule,
+            self.choose,
+            self.shape.global_batch,
+            self.epoch,
+            self.weights.epoch_size,
+            self.params.nodes,
+        )
+
+    def dataset_facts(self) -> dict[str, Any]:
+        """Return facts about the data, which a state records and compares, as plain JSON."""
+        return {
+            "samples": sum(self.stream_samples),
+            "shards": sum(len(sizes) for sizes in self.sizes),
+            "streams": len(self.sizes),
+            "choose": digest(*self.choose),
+            "fingerprint": self.dataset or digest(*self.sizes),
+        }
+
+    def order_facts(self) -> dict[str, Any]:
+        """Return the settings that a state records and compares, as plain JSON."""
+        shape = self.shape
+        facts = self.spec.facts(self.params.block, shape.ranks, shape.nodes)
+        if self.schedule is not None:
+            size = self.weights.epoch_size
+            facts |= self.schedule.facts(self.choose, shape.global_batch, size)
+        return facts
+
+    @cached_property
+    def skips(self) -> tuple[tuple[int, int], ...]:
+        """Ranges of places of the epoch that were skipped, each as its first and its end."""
+        if not self.edits:
+            return ()
+        from mds.plan._edits import skips_of
+
+        return skips_of(self.edits, self.epoch)
+
+    def giving_streams(self) -> list[int]:
+        """Return the numbers of the streams that give samples, counted from 0.
+
+        Raises StreamPlanError if a stream gives none and the batching method needs all of them.
+        """
+        giving = [i for i, count in enumerate(self.weights.choose) if count]
+        by_stream = self.spec.batching_method != "random"
+        has_empty = len(giving) < len(self.sizes)
+        if by_stream and has_empty and not self.spec.skip_empty_streams:
+            empty = next(i for i in range(len(self.sizes)) if i not in giving)
+            raise StreamPlanError(
+                f"stream {empty} gives no samples, but batching_method "
+                f"{self.spec.batching_method!r} needs samples of every stream. Remove this stream.",
+                empty,
+            )
+        return giving
+
+    @cached_property
+    def orders(self) -> Sequence[StreamOrder | StreamPasses]:
+        """Orders from which global batches take samples.
+
+        For random batching that is one order of the samples of all streams. For batching by stream
+        it is an order for each stream that gives samples. For a schedule it is one lookup of all
+        streams, over all their passes.
+        """
+        with self._named_streams():
+            return self._make_orders()
+
+    @cached_property
+    def long_orders(self) -> list[StreamOrder]:
+        """Orders that take long to compute, so that the processes of a node share them in files."""
+        parts = (part for order in self.orders for part in order.parts)
+        return [part for part in parts if not part.is_cheap]
+
+    def _make_orders(self) -> Sequence[StreamOrder | StreamPasses]:
+        giving = self.giving_streams()
+        if not giving:
+            return []
+        # Sample ids count through the streams, so each begins after the samples of those before.
+        first_ids = np.cumsum([0] + [int(sizes.sum()) for sizes in self.sizes]).tolist()
+        shares = [
+            StreamShare(sizes, first_ids[i], self.weights.choose[i])
+            for i, sizes in enumerate(self.sizes)
+        ]
+        if self.scheduled is not None:
+            from mds.plan._passes import PassOrders, StreamPasses
+
+            epoch = self.scheduled
+            params = [self._params_of_passes(i, share) for i, share in enumerate(shares)]
+            passes = [
+                PassOrders(partial(self._order_of_pass, share, each), share.choose, sample_range)
+                for share, each, sample_range in zip(
+                    shares, params, epoch.sample_ranges(), strict=True
+                )
+            ]
+            rows: StreamRows | None = epoch.rows
+            if rows is None:
+                from mds.plan._pack_schedule import DocumentRows, TokenMixture
+
+                assert isinstance(epoch.mixture, TokenMixture)
+                starts = [p.starts(s.choose) for p, s in zip(params, shares, strict=True)]
+                rows = DocumentRows(epoch.mixture, starts)
+            return [StreamPasses(passes, rows, epoch.first, epoch.last)]
+        if self.spec.batching_method == "random":
+            order = self._order(shares, self.params)
+            if self.costs is not None:
+                order.cut_by(self.costs)
+            return [order]
+        return [
+            self._order([shares[i]], self.params._replace(block=self._block(i))) for i in giving
+        ]
+
+    def batches(self, place: int, skips: tuple[tuple[int, int], ...] = ()) -> GlobalBatches:
+        """Return the global batches from a place of the epoch on, by the batching method.
+
+        ``skips`` are ranges of places that are left out, each as its first and its end.
+        """
+        samples = [order.samples for order in self.orders]
+        with self._named_streams():
+            return self._make_batches(samples, self.partition(place, skips))
+
+    def _make_batches(self, samples: Sequence[int], partition: PartitionSpec) -> GlobalBatches:
+        """Return global batches of the `orders`, which have so many ``samples`` each."""
+        method = self.spec.batching_method
+        if not samples:
+            return NoBatches()
+        if self.scheduled is not None:
+            from mds.plan._stream_batches import ScheduledBatches
+
+            epoch = self.scheduled
+            assert epoch.rows is not None  # packs have no global batches of samples
+            return ScheduledBatches(epoch.rows, epoch.first, epoch.last, partition)
+        if method == "random":
+            return RandomBatches(samples[0], partition)
+        if method == "stratified":
+            proportions = [self.weights.proportion[i] for i in self.giving_streams()]
+            from mds.plan._stream_batches import StratifiedBatches
+
+            return StratifiedBatches(samples, proportions, partition)
+        rng = np.random.default_rng(self._choice_seed())
+        if method == "per_stream":
+            from mds.plan._stream_batches import PerStreamBatches
+
+            return PerStreamBatches(samples, partition, rng)
+        from mds.plan._stream_batches import DevicePerStreamBatches
+
+        return DevicePerStreamBatches(samples, partition, rng)
+
+    @contextmanager
+    def _named_streams(self) -> Iterator[None]:
+        """Replace the number of a stream by its name in an error raised in the ``with`` block."""
+        try:
+            yield
+        except StreamPlanError as error:
+            title = stream_title(self.streams, error.stream)
+            error.args = (str(error).replace(f"stream {error.stream} ", f"stream {title} ", 1),)
+            raise
+
+    def partition(self, place: int, skips: tuple[tuple[int, int], ...] = ()) -> PartitionSpec:
+        """Return the settings by which positions are dealt to ranks from a place of the epoch on.
+
+        ``skips`` are ranges of places that are left out, each as its first and its end.
+        """
+        return PartitionSpec(
+            self.shape,
+            self.params.nodes,
+            self.spec.partition_algo,
+            self.point.initial_physical_nodes,
+            drop=place,
+            # A state without a version is one of mosaicml-streaming. That library rounds the place
+            # at which it continues, and so the same samples come.
+            is_precise=self.point.version is not None,
+            is_exact=self.spec.is_exact,
+            skips=skips,
+            initial_shape=self._initial_shape,
+        )
+
+    @cached_property
+    def _initial_shape(self) -> Shape | None:
+        """Shape of the world in which the run began, if batches by stream are padded for that.
+
+        The padding depends on the world, and decides how many batches a stream has. So a run that
+        continues in another world keeps the padding of its first one. None: use the shape of this
+        world, as batches do not depend on the other, or the state does not tell it.
+        """
+        if self.spec.batching_method not in {"per_stream", "stratified"}:
+            return None
+        initial, size = self.point.initial_ranks, self.shape.global_batch
+        if initial is None:
+            return None
+        nodes, ranks = initial
+        if size % ranks:  # the state has other global batches, and will be refused
+            return None
+        return Shape(nodes, ranks // nodes, self.shape.workers, size // ranks)
+
+    def _order(self, shares: Sequence[StreamShare], params: ShuffleParams) -> StreamOrder:
+        """Return the order of the samples of one stream or several.
+
+        Args:
+            shares: For each stream the samples that the epoch chooses.
+            params: Parameters of the shuffle.
+        """
+        name, algorithm = self.spec.shuffle_algo, self.spec.algorithm if self.spec.shuffle else None
+        if algorithm is not None and algorithm.is_random_access:
+            from mds.plan._keyed_sampling import KeyedResampling
+
+            keyed = KeyedResampling(shares, self._keyed_params(params))
+            return RandomAccessOrder(keyed, params, name, algorithm, self.small_order)
+        resampling = SequentialResampling(shares, self._resampling_params(params))
+        if algorithm is not None:
+            return SequentialOrder(resampling, params, name, algorithm, self.small_order)
+        return UnshuffledOrder(resampling, params, self.small_order)
+
+    def _order_of_pass(self, share: StreamShare, params: ShuffleParams, number: int) -> StreamOrder:
+        """Return the order of a pass through a stream.
+
+        Args:
+            share: Samples that a pass takes of the stream.
+            params: Parameters of the shuffle, as `_params_of_passes` returns them.
+            number: Number of the pass. Passes take the role of epochs: each one is shuffled anew.
+        """
+        return self._order([share], params._replace(epoch=number))
+
+    def _params_of_passes(self, stream: int, share: StreamShare) -> ShuffleParams:
+        """Return the parameters of the shuffle that all passes through a stream have in common.
+
+        ``stream`` is the number of the stream, ``share`` the samples that a pass takes of it.
+        """
+        assert self.scheduled is not None
+        # The shuffle block of all streams is shared out, as in `_block`. A share changes in a
+        # schedule, but a pass has one block size: take the largest share, or an equal one if that
+        # is more.
+        part = max(self.scheduled.largest_shares[stream], 1 / len(self.sizes))
+        params = self.params._replace(block=max(int(self.params.block * part), 1))
+        if self.costs is None:
+            return params
+        # All passes are cut as the first one, so that rows have equally long parts in each.
+        first_pass = self._order_of_pass(share, params, 0)
+        first_pass.cut_by(self.costs)
+        return first_pass.params
+
+    def _block(self, stream: int) -> int:
+        """Return the samples of a shuffle block of one stream, by its share of the epoch.
+
+        A stream with a share of 1/4 gets 1/4 of the block, so that the blocks of all streams
+        together have about ``shuffle_block_size`` samples.
+        """
+        block = int(self.params.block * self.weights.proportion[stream])
+        if self.spec.shuffle and not block and self.spec.batching_method == "device_per_stream":
+            raise PlanError(
+                f"shuffle_block_size {self.params.block} is too small to give stream {stream} a "
+                "block. Enlarge it."
+            )
+        return block
+
+    def _choice_seed(self) -> int:
+        """Return the seed that shuffles which stream each batch is from."""
+        return self._seed(self.params, changes=self.spec.shuffle and self._is_balanced)
+
+    @property
+    def _is_balanced(self) -> bool:
+        """Whether each epoch draws anew the samples of streams that give only some of theirs."""
+        return self.spec.sampling_method == "balanced"
+
+    @staticmethod
+    def _seed(params: ShuffleParams, *, changes: bool) -> int:
+        """Return a seed: that of the run, plus the epoch if it ``changes`` with the epoch."""
+        return params.seed + (params.epoch if changes else 0)
+
+    def _resampling_params(self, params: ShuffleParams) -> ResamplingParams:
+        """Return the granularity and the seeds by which `SequentialResampling` chooses samples."""
+        # When each seed changes is part of the order of mosaicml-streaming.
+        return ResamplingParams(
+            self.spec.sampling_granularity,
+            self._seed(params, changes=self.spec.shuffle and self._is_balanced),
+            self._seed(params, changes=self._is_balanced),
+        )
+
+    def _keyed_params(self, params: ShuffleParams) -> ResamplingParams:
+        """Return the granularity and the seeds by which `KeyedResampling` chooses samples."""
+        # Epochs count from 1 here, as 0 is the choice that all epochs have in common. One seed
+        # suffices, since `KeyedResampling` derives different keys from it for shards and samples.
+        seed = derive_key(params.seed, params.epoch + 1 if self._is_balanced else 0)
+        return ResamplingParams(self.spec.sampling_granularity, seed, seed)

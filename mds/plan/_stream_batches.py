@@ -62,6 +62,8 @@ class StreamBatches(abc.ABC):
         filled: Slots of each rank that may have a sample.
     """
 
+    is_full = False
+
     def __init__(self, total: int, spec: PartitionSpec) -> None:
         self.shape = spec.shape
         # Steps that were seen as a whole, and samples that were seen of the step that follows.
@@ -511,6 +513,8 @@ class ScheduledBatches(StreamBatches):
         first, last: First step of the epoch in the run, and the end.
         spec: Shape of the world, and the samples that were seen or skipped.
     """
+
+    is_full = True
 
     def __init__(self, rows: RowCounts, first: int, last: int, spec: PartitionSpec) -> None:
         self._rows, self._mixture = rows, rows.mixture

@@ -109,8 +109,9 @@ class ShuffleParams(NamedTuple):
 class SampleCosts(Protocol):
     """Cost of each sample of a dataset, such as its tokens, by which canonical nodes are cut."""
 
-    #: Digest of all costs.
-    key: str
+    @property
+    def key(self) -> str:
+        """Digest of all costs."""
 
     def take(self, ids: Ids) -> Ids:
         """Return the cost of each of the samples ``ids``, int64."""

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from mds.plan import EpochPlan, OrderHash, PackPlan
+from mds.plan import EpochPlan, OrderHash
+from mds.plan._pack_filling import DocumentLengths, PackFilling
 from mds.plan._pack_windows import pack_window
 from mds.plan._packing import Packing
 from mds.plan._state import emit_state, parse_state
@@ -41,8 +42,8 @@ _ALONE = World(1, 1, 1, 0)
 _WORLDS = (_ALONE, World(1, 4, 1, 0), World(2, 2, 1, 0), World(2, 4, 2, 0))
 
 
-class _ArrayLengths:
-    """Lengths of documents in memory, with the methods that `PackPlan` calls.
+class _ArrayLengths(DocumentLengths):
+    """Lengths of documents in memory, in place of those of a dataset.
 
     A plan usually gets the lengths from a dataset; this class lets the tests choose them.
     ``lengths`` are tokens by document id, int64 of shape (documents,).
@@ -123,7 +124,7 @@ class PackerContract:
             for node, rank, worker in itertools.product(
                 range(shape.nodes), range(shape.ranks), range(shape.workers)
             ):
-                for packs in plan.rank_packs(node, rank, worker):
+                for packs in _packs_of(plan).rank_packs(node, rank, worker):
                     order_hash.take(*packs.order)
             assert str(order_hash) == str(plan.order_hash(plan.steps))
 
@@ -136,9 +137,9 @@ class PackerContract:
         full_plan = self._plan(_ALONE)
         steps = [self._step(full_plan, step) for step in range(full_plan.steps)]
         # The position in the order after each step.
-        ends = [packs.end for packs in full_plan.rank_packs(0, 0, 0)]
+        ends = [packs.end for packs in _packs_of(full_plan).rank_packs(0, 0, 0)]
         for step in (0, len(ends) // 2, len(ends) - 2):
-            state = emit_state(full_plan.plan.state(0).at(ends[step]))
+            state = emit_state(full_plan.state(0).at(ends[step]))
             for world in _WORLDS:
                 plan = self._plan(world, resume=parse_state(state))
                 remaining = [self._step(plan, later) for later in range(plan.steps)]
@@ -180,14 +181,14 @@ class PackerContract:
         epoch: int = 0,
         seed: int = 1,
         resume: ResumePoint | None = None,
-    ) -> PackPlan:
+    ) -> EpochPlan:
         """Return the plan of an epoch of 600 documents in 6 shards, with random lengths.
 
         Every world has the same global batch of 8 packs. ``resume`` is the parsed state to resume
         from, None for the whole epoch.
         """
         lengths = np.random.default_rng(5).integers(0, 150, _DOCUMENTS)
-        plan = EpochPlan(
+        return EpochPlan(
             [{"shards": [100] * (_DOCUMENTS // 100)}],
             world,
             epoch=epoch,
@@ -199,11 +200,11 @@ class PackerContract:
             num_canonical_nodes=2,
             shuffle_algo="seekable",
             packing=self._packing,
+            lengths=_ArrayLengths(lengths),
         )
-        return PackPlan(plan, _ArrayLengths(lengths))
 
     @staticmethod
-    def _step(plan: PackPlan, step: int) -> list[tuple[int, int, int]]:
+    def _step(plan: EpochPlan, step: int) -> list[tuple[int, int, int]]:
         """Return the pieces of a global batch as sorted (document, first token, end) tuples.
 
         Ranks are left out, because they differ between worlds.
@@ -211,3 +212,9 @@ class PackerContract:
         return sorted(
             (sample, *bounds) for _, sample, bounds in plan.step_rows(step) if bounds is not None
         )
+
+
+def _packs_of(plan: EpochPlan) -> PackFilling:
+    """Return the packs of an order of packs."""
+    assert isinstance(plan.filling, PackFilling)
+    return plan.filling

@@ -1,13 +1,12 @@
 """Documents that are dropped and steps that are skipped in a run of packs."""
 
-import numpy as np
 import pytest
 
 from mds._dataset import steps
 from mds.errors import ConfigError
-from mds.plan import PackPlan
+from mds.plan._pack_filling import PackFilling
 from tests.unit.dataset import packed_edits_helpers
-from tests.unit.dataset.packed_edits_helpers import BATCH, COUNT, loader_of, train
+from tests.unit.dataset.packed_edits_helpers import COUNT, loader_of, train
 from tests.unit.dataset.runs import steps_of
 
 # Fixtures of both halves of these tests.
@@ -32,8 +31,10 @@ def test_a_step_that_is_too_far_ahead_to_be_found_is_refused(corpus, edit, monke
     """As many epochs are packed as are said, and nothing changes."""
     monkeypatch.setattr(steps, "_MOST_DOCUMENTS", 3 * COUNT)
     counted = []
-    count = PackPlan.count
-    monkeypatch.setattr(PackPlan, "count", lambda plan: counted.append(plan.epoch) or count(plan))
+    count = PackFilling.count
+    monkeypatch.setattr(
+        PackFilling, "count", lambda packs: counted.append(packs.inputs.epoch) or count(packs)
+    )
     loader = loader_of(corpus, shuffle_seed=4000 + FAR.index(edit))
     batches = iter(loader)
     next(batches)
@@ -59,7 +60,7 @@ def test_every_world_has_the_same_global_batches(corpus, edits, edited, ranks, w
     rows, hashes, state = train(loaders, 2, edits)
     assert (rows, hashes) == edited[:2]
     assert state["edits"] == edited[2]["edits"]
-    plan = steps_of(loaders[0]).packs(1)
+    plan = steps_of(loaders[0]).plan(1)
     assert str(plan.order_hash(plan.steps)) == hashes[1]
 
 
@@ -80,16 +81,15 @@ def test_plans_of_packs_know_the_edits(corpus, edits, edited):
     """Each batch alone, the number of steps, and every place of a document."""
     loader = loader_of(corpus)
     train([loader], 1, edits)
-    plan = steps_of(loader).packs(0)
+    plan = steps_of(loader).plan(0)
     rows = edited[0][0]
     assert plan.steps == len(rows)
     # The past was packed with what was dropped later: its windows had begun by then.
     places = {}
     for step in range(plan.steps):
-        (packs,) = plan.batch(step)
-        assert sorted(packs.ids.tolist()) == rows[step]
-        of = np.repeat(np.arange(BATCH), packs.counts).tolist()
-        for document_, place in zip(packs.ids.tolist(), of, strict=True):
+        contents, slots = plan.filling.dealt(step)
+        assert sorted(contents.ids.tolist()) == rows[step]
+        for document_, place in zip(contents.ids.tolist(), slots.tolist(), strict=True):
             places[document_] = (step, place)
     for number in range(0, COUNT, 23):
         found = [(p.step, p.place) for p in plan.locate(number)]

@@ -42,7 +42,7 @@ pytestmark = [
 
 def test_windows_are_the_integral_of_the_shares(corpus):
     """Document j is due where the share of the tokens passes j - 1/2 mean documents."""
-    plan = plan_of(loader_of(corpus)).plan
+    plan = plan_of(loader_of(corpus))
     run, mixture = plan.schedule, plan.scheduled.mixture
     steps = np.arange(3 * run.windows + 1)
     counts = mixture.counts(steps)
@@ -127,7 +127,7 @@ def test_weights_hold_from_the_first_window_that_has_not_begun(corpus, undisturb
     assert has_math.index(True) == step
     # The other canonical nodes begin the window a few packs later.
     assert {stream_of(n) for row in flat[step + 3 :] for n in row} == {"math"}
-    table = plan_of(loader).table
+    table = plan_of(loader).filling.table
     places = np.arange((step + 1) * BATCH)
     windows = table.at(places)[1]
     assert edit["window"] == windows.max()
@@ -144,8 +144,7 @@ def test_a_plan_of_packs_knows_each_batch_and_each_place(corpus, edited):
         assert plan.steps == len(rows)
         places = collections.defaultdict(list)
         for step in (0, 7, len(rows) - 1):
-            (packs,) = plan.batch(step)
-            assert sorted(packs.ids.tolist()) == rows[step]
+            assert sorted(row.sample for row in plan.step_rows(step)) == rows[step]
         for step, row in enumerate(rows):
             for number in row:
                 places[number].append(step)
@@ -162,7 +161,7 @@ def test_a_state_leads_back_to_its_order(corpus, edited):
     assert 50 in {seen.step for seen in history.sample(flat[50][0])}
     found = history.mixture()
     assert found.unit == "windows"
-    assert found.now == 3 * plan_of(loader_of(corpus)).plan.schedule.windows
+    assert found.now == 3 * plan_of(loader_of(corpus)).schedule.windows
     shares = np.diff(found.amounts(np.array([0, 1])), axis=0)[0]
     assert abs(shares[0] / shares.sum() - 0.8) < 0.05
     other = train([loader_of(corpus)], 3, EDITS[:1])[2]
@@ -242,7 +241,7 @@ def test_streams_go_on_over_epochs_and_nothing_comes_twice_in_a_pass(corpus, und
     for row in itertools.chain(*undisturbed[0]):
         for number in row:
             seen[stream_of(number)].append(number)
-    plan = plan_of(loader_of(corpus), 3).plan
+    plan = plan_of(loader_of(corpus), 3)
     (order,), steps = plan.orders, plan.scheduled.first
     given, rows = order.rows.before(steps), order.rows
     for stream, name in enumerate(COUNT):
@@ -267,7 +266,7 @@ def test_weights_may_be_set_for_a_later_step_and_between_epochs(corpus, undistur
     rows, _, state = train([loader], 2)
     assert rows[0] == undisturbed[0][0]
     assert {stream_of(n) for row in rows[1] for n in row} == {"code"}
-    assert values_of(state)["edits"][0]["window"] == plan_of(loader, 1).plan.scheduled.first
+    assert values_of(state)["edits"][0]["window"] == plan_of(loader, 1).scheduled.first
 
 
 def test_dropped_documents_never_come(corpus, undisturbed):
@@ -287,7 +286,7 @@ def test_knots_count_tokens_for_any_global_batch(corpus):
     for epoch in (0, 1):
         mine, theirs = (plan_of(loader_of(corpus, schedule=s), epoch) for s in (SCHEDULE, tokens))
         assert np.array_equal(*(next(p.step_reads()) for p in (mine, theirs)))
-    assert by_steps.windows.tolist() == by_tokens.windows.tolist()
+    assert by_steps.filling.windows.tolist() == by_tokens.filling.windows.tolist()
     dataset = loader_of(corpus, schedule=tokens).dataset
     dataset.batch_size = BATCH // 2
     state = train([loader_of(corpus, schedule=tokens)], stop=2)[2]

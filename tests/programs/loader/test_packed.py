@@ -151,17 +151,17 @@ def test_the_workers_of_a_node_know_what_all_of_them_read(corpus, place):
         for rank in (0, 1):
             for worker in (0, 1):
                 dataset = make(corpus, topology=world, batch_size=6)
-                packs = dataset._dataset_run.order.epoch_order(epoch, world)
+                packs = dataset._dataset_run.order.epoch_plan(epoch, world)
                 ids = np.concatenate([p.ids for p in packs.rank_packs(world.node, rank, worker)])
                 expected += [(epoch * EPOCH_TIME + at, i) for at, i in enumerate(ids.tolist())]
     dataset = make(corpus, topology=world, batch_size=6)
-    order = NodeOrder(dataset._dataset_run.order.epoch_order(0, world), dataset._shards)
+    order = NodeOrder(dataset._dataset_run.order.epoch_plan(0, world), dataset._shards)
     times, samples = map(np.concatenate, zip(*order.pieces(), strict=True))
     assert sorted(zip(times.tolist(), samples.tolist(), strict=True)) == sorted(expected)
     assert (np.diff(times) >= 0).all()
     other = make(corpus, topology=world, batch_size=6, packing=Packing(200, overflow="split"))
     assert (
-        NodeOrder(other._dataset_run.order.epoch_order(0, world), other._shards).team != order.team
+        NodeOrder(other._dataset_run.order.epoch_plan(0, world), other._shards).team != order.team
     )
 
 

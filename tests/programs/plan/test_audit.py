@@ -44,9 +44,9 @@ def test_locate_finds_every_place_of_a_sample(world, method, algo, seen):
             if sample >= 0:
                 place = Place(step, rank, step % plan.world.workers_per_rank, at)
                 places.setdefault(int(sample), []).append(place)
-    for sample in range(0, plan.num_samples, 7):
+    for sample in range(0, sum(plan.inputs.stream_samples), 7):
         assert plan.locate(sample) == sorted(places.get(sample, []))
-    assert plan.locate(plan.num_samples + 5) == []
+    assert plan.locate(sum(plan.inputs.stream_samples) + 5) == []
 
 
 @given(worlds, st.sampled_from(["repeat", "short"]), st.sampled_from([0, 7]))
@@ -84,7 +84,7 @@ def test_pieces_of_the_hash_can_be_put_together_in_any_order(world, method, algo
         for ids in plan.blocks(*place):
             for part in np.array_split(ids, 3):
                 made = OrderHash()
-                made.add(plan.marks(*place, at, at + len(part)), part)
+                made.add(plan.filling.marks(*place, at, at + len(part)), part)
                 pieces.append(made)
                 at += len(part)
     random.Random(seed).shuffle(pieces)

@@ -26,7 +26,7 @@ def planned(*args, **kwargs):
     """A plan whose rows can be made; other examples are beside the point."""
     try:
         plan = make_plan(*args, **kwargs)
-        assert plan.global_batches.count >= 0
+        assert plan.filling.global_batches.count >= 0
     except (PlanError, ConfigError):
         assume(False)
     return plan
@@ -182,8 +182,8 @@ def test_blocks_are_the_worker_s_part_of_the_whole(streams, world, algo, method,
     assert whole.shape[:3] == world
     for place in np.ndindex(*world):
         want = whole[place].reshape(-1)
-        assert len(want) == plan.length
-        blocks = list(plan.blocks(*place, start=min(start, plan.length)))
+        assert len(want) == plan.filling.length
+        blocks = list(plan.blocks(*place, start=min(start, plan.filling.length)))
         assert all(block.ndim == 1 and block.dtype == np.int64 for block in blocks)
         assert np.array_equal(joined(blocks), want[start:])
 
@@ -201,7 +201,7 @@ def test_a_run_goes_on_with_what_its_state_set():
     following = plan.following()
     assert following.begin[:2] == (5, 0)
     assert (following.num_canonical_nodes, following.shuffle_seed) == (4, 5)
-    assert following.initial_physical_nodes == 4
+    assert following.state(0).initial_physical_nodes == 4
     # Without the initial nodes 4 canonical nodes would not fit 3 physical ones.
     assert sorted(set(joined(map(np.asarray, steps_of(following))))) == list(range(120))
 
@@ -211,9 +211,9 @@ def test_the_workers_of_a_node_are_side_by_side(shards, world, algo, start):
     """The columns of a node's ids are the orders of its workers, rank by rank."""
     plan = planned(shards, world, shuffle=True, shuffle_algo=algo)
     nodes, ranks, workers = world
-    start = min(start, plan.length)
+    start = min(start, plan.filling.length)
     for node in range(nodes):
-        together = list(plan.node_blocks(node, start))
+        together = list(plan.filling.node_blocks(node, start))
         found = np.concatenate([*together, np.zeros((0, ranks * workers), np.int64)])
         for rank in range(ranks):
             for worker in range(workers):

@@ -1,9 +1,9 @@
 """Packs of whole epochs are the same in every world, and from every step on."""
 
-import numpy as np
 import pytest
 from packs import LENGTHS, WORLDS, packed, steps_of
 
+from mds.errors import PlanError
 from mds.plan._packing import Packing
 from mds.plan._state import emit_state
 
@@ -33,7 +33,7 @@ def test_balance_does_not_change_what_is_in_a_step(what):
 def test_a_run_goes_on_exactly_in_any_other_world():
     """From every step, through a state as text; with another batch size too."""
     expected = steps_of(packed((1, 1, 1)), (1, 1, 1))
-    plan = packed((1, 1, 1)).plan
+    plan = packed((1, 1, 1))
     for step in [*range(0, len(expected), 7), len(expected) - 1]:
         state = emit_state(plan.state(0).at(expected[step][1]))
         assert state["unit"] == "packs"
@@ -53,11 +53,10 @@ def test_the_table_says_what_the_reading_gives():
     expected = steps_of(packed(world), world)
     assert plan.steps == len(expected)
     for step in (0, 1, len(expected) // 2, len(expected) - 1):
-        batch = plan.batch(step)
-        first = batch[0]
-        assert first.end == expected[step][1]
-        ids = sorted(i for b in batch for i in b.ids.tolist())
+        ids = sorted(row.sample for row in plan.step_rows(step))
         assert ids == sorted(p[0] for pack in expected[step][0] for p in pack)
+        count = (step + 1) * plan.shape.global_batch
+        assert plan.state(count).position == expected[step][1]
     for sample in (0, 17, 2999, int(LENGTHS.argmax())):
         places = plan.locate(sample)
         steps = [
@@ -68,9 +67,10 @@ def test_the_table_says_what_the_reading_gives():
         ]
         assert sorted(place.step for place in places) == steps
         for place in places:
-            mine = plan.batch(place.step)[place.rank]
-            ends = np.cumsum(mine.counts)
-            first = ends[place.place] - mine.counts[place.place]
-            assert sample in mine.ids[first : ends[place.place]]
+            contents, slots = plan.filling.dealt(place.step)
+            slot = place.rank * plan.shape.batch + place.place
+            assert sample in contents.ids[slots == slot]
     with pytest.raises(IndexError):
-        plan.batch(plan.steps)
+        plan.step_rows(plan.steps)
+    with pytest.raises(PlanError, match="several documents"):
+        plan.batch(0)

@@ -262,7 +262,7 @@ def test_an_audit_may_ask_for_another_node(tmp_path):
 def test_a_lock_that_somebody_holds_is_left_to_them(tmp_path):
     """Preparing ahead never waits."""
     plan = plan_of()
-    file = OrderFile(plan.orders[0], plan.global_batches.canonical_nodes_of(0), str(tmp_path))
+    file = OrderFile(plan.orders[0], plan.nodes_read(0), str(tmp_path))
     lock = open_locks(str(tmp_path / "lock"))
     lock.try_lock(file._lock)
     file.try_ensure()

@@ -77,7 +77,7 @@ train = functools.partial(runs.train, documents_of)
 
 
 def plan_of(loader, epoch=0):
-    return steps_of(loader).packs(epoch)
+    return steps_of(loader).plan(epoch)
 
 
 @pytest.fixture(scope="module")

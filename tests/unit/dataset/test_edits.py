@@ -50,7 +50,7 @@ def test_an_order_hash_proves_that_all_else_is_equal(folder):
     before = plain.dataset._dataset_run.order.plan(start, plain.dataset._dataset_run.world())
     hashes = []
     for each, steps in ((before, range(STEPS)), (plan, range(STEPS - 5))):
-        marks = each.global_batches.marks(np.arange(len(steps)), np.arange(BATCH))
+        marks = each.filling.global_batches.marks(np.arange(len(steps)), np.arange(BATCH))
         for step in steps:
             one = OrderHash()
             one.add(marks[step], each.batch(step)[0])
@@ -86,11 +86,11 @@ def test_what_came_for_a_dropped_sample_may_be_dropped_itself(folder):
     dropped, world = [], loader.dataset._dataset_run.world()
     order = loader.dataset._dataset_run.order
     for turn in range(1, 12):
-        table = order.plan(ResumePoint(Position(0)), world).drops
+        table = order.plan(ResumePoint(Position(0)), world).filling.drops
         following = table.at(np.array([5]), np.array([turn * BATCH]))[0]
         loader.dataset.edits.replace_samples([following], at_step=turn)
         dropped.append(int(following))
-    table = order.plan(ResumePoint(Position(0)), world).drops
+    table = order.plan(ResumePoint(Position(0)), world).filling.drops
     assert len({*dropped}) == 11
     for turn in range(1, 12):
         at = table.at(np.array([5]), np.array([turn * BATCH]))[0]
@@ -107,7 +107,7 @@ def test_the_spare_samples_of_a_stream_come_once_each(folder):
     for epoch in range(3):
         table = loader.dataset._dataset_run.order.plan(
             ResumePoint(Position(epoch)), loader.dataset._dataset_run.world()
-        ).drops
+        ).filling.drops
         come = table.at(np.arange(360), np.zeros(360, np.int64))
         assert len({*come.tolist()}) == 360
         assert come.min() >= 360

@@ -67,7 +67,7 @@ def test_a_resumed_epoch_has_the_times_of_the_whole_one():
     """Workers that begin in the middle, and in later epochs, mean the same time by a number."""
     world = World(1, 1, 2, 0)
     whole = epoch_of(world, [10] * 12)
-    state = whole.plan.state(64)
+    state = whole.order.state(64)
     resumed = order_of(world, [10] * 12, resume=state)
     assert resumed.start == 32
     assert resumed.team == NodeOrder(whole.order, AllSamples()).team

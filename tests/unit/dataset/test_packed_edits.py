@@ -47,8 +47,8 @@ def test_a_pack_of_dropped_documents_alone_is_padding(corpus, layout):
     loader = loader_of(corpus, packing=Packing(CAPACITY, layout=layout))
     batches = iter(loader)
     next(batches)
-    left = steps_of(loader).packs(0).batch(1)[0]
-    loader.dataset.edits.replace_samples(left.ids)
+    left = [row.sample for row in steps_of(loader).plan(0).step_rows(1)]
+    loader.dataset.edits.replace_samples(left)
     batch = next(batches)
     if layout == "varlen":
         assert batch["labels"].tolist() == [-100]

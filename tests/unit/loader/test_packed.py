@@ -11,12 +11,12 @@ import torch
 from mds import MDSWriter, Packing, StreamingDataLoader, StreamingDataset
 from mds._cache.order_files import PackFile
 from mds._cache.source import cache_root
-from mds._dataset import steps
+from mds._dataset import pack_counts
 from mds._index.lengths import KIND, emit_lengths, lengths_name
 from mds._index.sidecar import write_sidecar
 from mds._iteration.rows import TensorPool
 from mds.errors import ArgumentError, ConfigError, IndexFileError, PlanError, StateError
-from mds.plan import PackPlan
+from mds.plan._pack_filling import PackFilling
 from mds.storage import open_store
 from tests.unit.loader import packed_helpers
 from tests.unit.loader.packed_helpers import CAPACITY, COUNT, document, make, packs_of, run
@@ -225,12 +225,12 @@ def test_a_sample_of_another_length_is_named(tmp_path):
 
 def test_an_estimate_says_that_it_is_one(corpus, monkeypatch):
     """Of a large dataset, until a thread has packed the epoch."""
-    monkeypatch.setattr(steps, "_COUNTED_AT_ONCE", 10)
+    monkeypatch.setattr(pack_counts, "COUNTED_AT_ONCE", 10)
     dataset = make(corpus, shuffle_seed=77)
     loader = StreamingDataLoader(dataset)
     with pytest.warns(UserWarning, match="estimate: about"):
         about = len(loader)
-    steps._counts_by_key.join()
+    pack_counts._counts_by_key.join()
     assert abs(len(loader) - about) <= 1 + about // 5
     assert len(loader) == len(list(loader))
 
@@ -238,18 +238,18 @@ def test_an_estimate_says_that_it_is_one(corpus, monkeypatch):
 def test_packs_are_counted_once_on_a_machine(corpus, monkeypatch):
     """A later start finds what was counted; a damaged file is counted anew."""
     counted = []
-    count = PackPlan.count
-    monkeypatch.setattr(PackPlan, "count", lambda plan: counted.append(1) or count(plan))
-    monkeypatch.setattr(steps, "_COUNTED_AT_ONCE", 10)
+    count = PackFilling.count
+    monkeypatch.setattr(PackFilling, "count", lambda packs: counted.append(1) or count(packs))
+    monkeypatch.setattr(pack_counts, "COUNTED_AT_ONCE", 10)
 
     def start():
         """As in another process: nothing is known yet."""
-        monkeypatch.setattr(steps, "_counts_by_key", steps._KnownCounts())
+        monkeypatch.setattr(pack_counts, "_counts_by_key", pack_counts._KnownCounts())
         return StreamingDataLoader(make(corpus, shuffle_seed=78))
 
     with pytest.warns(UserWarning, match="estimate"):
         len(start())
-    steps._counts_by_key.join()
+    pack_counts._counts_by_key.join()
     exact = len(start())  # a warning would be an error
     assert counted == [1]
     assert exact == len(list(StreamingDataLoader(make(corpus, shuffle_seed=78))))
@@ -258,7 +258,7 @@ def test_packs_are_counted_once_on_a_machine(corpus, monkeypatch):
         path.write_bytes(path.read_bytes()[:-1] + b"\xff")
     with pytest.warns(UserWarning, match="estimate"):
         len(start())
-    steps._counts_by_key.join()
+    pack_counts._counts_by_key.join()
     assert len(start()) == exact
     assert counted == [1, 1]
 
@@ -270,8 +270,8 @@ def orders():
 def test_every_process_counts_where_nothing_can_be_kept(corpus, monkeypatch):
     """The number is the same."""
     exact = len(StreamingDataLoader(make(corpus, shuffle_seed=79)))
-    monkeypatch.setattr(steps, "_counts_by_key", steps._KnownCounts())
-    monkeypatch.setattr(steps, "cache_root", lambda: "/proc/none")
+    monkeypatch.setattr(pack_counts, "_counts_by_key", pack_counts._KnownCounts())
+    monkeypatch.setattr(pack_counts, "cache_root", lambda: "/proc/none")
     assert len(StreamingDataLoader(make(corpus, shuffle_seed=79))) == exact
 
 

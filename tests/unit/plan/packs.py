@@ -5,12 +5,12 @@ import hashlib
 import numpy as np
 from ordertools import make_plan
 
-from mds.plan import PackPlan
+from mds.plan._pack_filling import DocumentLengths
 from mds.plan._pack_schedule import Documents
 from mds.plan._packing import Packing
 
 
-class Given:
+class Given(DocumentLengths):
     """Lengths of samples in an array."""
 
     def __init__(self, values):
@@ -43,16 +43,16 @@ def packed(world, *, batch=None, state=None, lengths=LENGTHS, packing=None, **or
     nodes, ranks, _ = world
     order = {"shuffle": True, "shuffle_algo": "seekable", "num_canonical_nodes": 4,
              "shuffle_block_size": 200, **order}  # fmt: skip
-    plan = make_plan(
+    return make_plan(
         SHARDS,
         world,
         batch_size=batch or 16 // (nodes * ranks),
         resume=state,
         epoch=0,
         packing=packing or Packing(512, overflow="split"),
+        lengths=Given(lengths),
         **order,
     )
-    return PackPlan(plan, Given(lengths))
 
 
 def steps_of(plan, world):
@@ -62,7 +62,7 @@ def steps_of(plan, world):
     for node in range(nodes):
         for rank in range(ranks):
             for worker in range(max(workers, 1)):
-                for turn, mine in enumerate(plan.rank_packs(node, rank, worker)):
+                for turn, mine in enumerate(plan.filling.rank_packs(node, rank, worker)):
                     step = found.setdefault(turn * max(workers, 1) + worker, ([], []))
                     ends = np.cumsum(mine.counts)
                     for first, last in zip(ends - mine.counts, ends, strict=True):

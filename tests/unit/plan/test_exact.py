@@ -28,7 +28,7 @@ def test_every_sample_exactly_once(shards, world, algo, shuffle, batch, canonica
     ids = joined(slices)
     assert sorted(ids[ids >= 0].tolist()) == list(range(sum(shards)))
     # Every rank takes as many steps; what it does not have is padding that says so.
-    assert {len(part) for part in slices} == {plan.length}
+    assert {len(part) for part in slices} == {plan.filling.length}
     assert plan.steps == -(-sum(shards) // (world[0] * world[1] * batch))
 
 

@@ -8,7 +8,8 @@ from ordertools import BATCHING, joined, make_plan
 
 from mds import Packing
 from mds.errors import ConfigError, StateError
-from mds.plan import PackPlan, epoch_order
+from mds.plan import epoch_order
+from mds.plan._pack_filling import DocumentLengths
 from mds.plan._state import emit_state
 from mds.world import World
 
@@ -29,9 +30,9 @@ def batches_of_rank(plan, node, rank):
     """Ids and marks of the batches of a rank, as the loader takes them from its workers in turn."""
     workers = range(plan.shape.workers)
     ids = [joined(plan.blocks(node, rank, worker)) for worker in workers]
-    marks = [plan.marks(node, rank, worker, 0, len(ids[worker])) for worker in workers]
-    pairs = np.stack([ids, marks], axis=2).reshape(len(ids), -1, plan.microbatch, 2)
-    return pairs.swapaxes(0, 1).reshape(-1, plan.microbatch, 2)
+    marks = [plan.filling.marks(node, rank, worker, 0, len(ids[worker])) for worker in workers]
+    pairs = np.stack([ids, marks], axis=2).reshape(len(ids), -1, plan.inputs.microbatch, 2)
+    return pairs.swapaxes(0, 1).reshape(-1, plan.inputs.microbatch, 2)
 
 
 @pytest.mark.parametrize("method", BATCHING)
@@ -52,7 +53,8 @@ def test_batches_are_the_parts_of_the_whole_batch(method, remainder):
                 got = batches_of_rank(divided, node, rank).reshape(-1, 2)
                 assert (got[:places] == expected).all()
                 assert (got[places:, 0] == -1).all()
-                assert divided.remaining_samples(node, rank) == whole.remaining_samples(node, rank)
+                remaining = divided.filling.remaining_samples(node, rank)
+                assert remaining == whole.filling.remaining_samples(node, rank)
 
 
 def test_the_state_and_the_hash_do_not_depend_on_the_parts():
@@ -69,19 +71,19 @@ def test_every_way_to_the_ids_agrees():
         spec = {"batch_size": plan.spec.batch_size, "microbatches": parts, "remainder": "short"}
         whole = epoch_order(STREAMS, World(nodes, ranks, workers, 0), **ORDER, **spec)
         for node in range(nodes):
-            by_node = np.concatenate([*plan.node_blocks(node, start=5)])
+            by_node = np.concatenate([*plan.filling.node_blocks(node, start=5)])
             for rank, worker in itertools.product(range(ranks), range(workers)):
                 ids = joined(plan.blocks(node, rank, worker))
                 assert (whole[node, rank, worker].reshape(-1) == ids).all()
                 column = by_node[:, rank * workers + worker]
                 assert (column == ids[5:][: len(column)]).all()
                 assert (ids[5:][len(column) :] == -1).all()
-                assert plan.worker_samples(node, rank)[worker] == (ids >= 0).sum()
+                assert plan.filling.worker_samples(node, rank)[worker] == (ids >= 0).sum()
         for place in plan.locate(7):
-            number = place.step * parts + place.place // plan.microbatch
+            number = place.step * parts + place.place // plan.inputs.microbatch
             assert place.worker == number % workers
             batch = batches_of_rank(plan, *divmod(place.rank, ranks))[number, :, 0]
-            assert batch[place.place % plan.microbatch] == 7
+            assert batch[place.place % plan.inputs.microbatch] == 7
 
 
 def test_batches_of_one_stream_are_those_of_a_whole_step():
@@ -95,7 +97,7 @@ def test_batches_of_one_stream_are_those_of_a_whole_step():
         assert (streams == streams[:, :1]).all()
 
 
-class Lengths:
+class Lengths(DocumentLengths):
     """Lengths of documents: 1 to 40 tokens."""
 
     digest, total, count = "", 20 * 203, 203
@@ -108,7 +110,7 @@ class Lengths:
 def make_packs(world, workers, parts, *, balance=None, **packing):
     """A plan of packs, with a global batch of `GLOBAL_BATCH` packs."""
     packing = Packing(**{"capacity": 64, "window": 8, **packing}, balance=balance)
-    return PackPlan(make(world, workers, parts, packing=packing), Lengths())
+    return make(world, workers, parts, packing=packing, lengths=Lengths())
 
 
 @pytest.mark.parametrize("balance", [None, "tokens"])
@@ -118,9 +120,10 @@ def test_packs_are_those_of_the_whole_batch(balance):
         divided = make_packs(world, workers, parts, balance=balance)
         whole = make_packs(world, 1, 1, balance=balance)
         for node, rank in itertools.product(range(world[0]), range(world[1])):
-            by_worker = [[*divided.rank_packs(node, rank, worker)] for worker in range(workers)]
+            rank_packs = divided.filling.rank_packs
+            by_worker = [[*rank_packs(node, rank, worker)] for worker in range(workers)]
             got = [by_worker[n % workers][n // workers] for n in range(sum(map(len, by_worker)))]
-            expected = [*whole.rank_packs(node, rank, 0)]
+            expected = [*whole.filling.rank_packs(node, rank, 0)]
             assert len(got) == len(expected) * parts
             for number, step in enumerate(expected):
                 batches = got[number * parts :][:parts]
@@ -155,7 +158,7 @@ def test_options_of_packing_that_a_state_lacks_are_compared(before, now, differe
     """A state has no key for an option that its run did not use."""
     facts = make_packs((1, 2), 1, 1, **now).order_facts()
     state = make_packs((1, 2), 1, 1, **before)
-    point = state.samples.resume_point
+    point = state.state(0)
     recorded = {**state.order_facts(), "packing_window": facts["packing_window"]}
     with pytest.raises(StateError, match=difference):
         type(point)(point.position, version=3, order=recorded).check({}, facts)

@@ -10,8 +10,8 @@ from packs import LENGTHS, SHARDS, Given, lengths_of, packed, steps_of
 
 from mds import Schedule, World
 from mds.errors import PlanError, StateError
-from mds.plan import EpochPlan, PackPlan
-from mds.plan._pack_plan import PackCosts, PackTable
+from mds.plan import EpochPlan
+from mds.plan._pack_filling import PackCosts, PackTable
 from mds.plan._packing import Packing
 from mds.plan._schedule import ScheduledRun
 from mds.plan._state import Position, emit_state
@@ -41,7 +41,7 @@ def test_machines_read_as_few_shards_as_without_packing(algo, nodes):
     order = {"shuffle": True, "shuffle_algo": algo, "num_canonical_nodes": 8, "batch_size": 4}
     plain = make_plan(shards, world, **order)
     packing = Packing(512, overflow="split")
-    plan = PackPlan(make_plan(shards, world, packing=packing, **order), Given(lengths))
+    plan = make_plan(shards, world, packing=packing, lengths=Given(lengths), **order)
     packs = shards_of_nodes(plan, ends).sum()
     assert packs <= 8 + 1.03 * shards_of_nodes(plain, ends).sum()  # a cut shard of each node
     assert packs < 1.5 * len(shards)
@@ -52,11 +52,11 @@ def test_a_machine_reads_its_own_canonical_nodes(nodes):
     """Those that `nodes_read` names, of which the number is one of a fair share where it can be."""
     world = (nodes, 1, 1)
     plan = packed(world, batch=24 // nodes)
-    starts = plan.plan.orders[0].starts()
+    starts = plan.orders[0].starts()
     for node in range(nodes):
         named = plan.nodes_read(node)
         ids = np.concatenate([ids for _, ids in plan.node_reads(node)])
-        positions = np.concatenate([plan.plan.orders[0].find(i) for i in np.unique(ids).tolist()])
+        positions = np.concatenate([plan.orders[0].find(i) for i in np.unique(ids).tolist()])
         found = np.unique(np.searchsorted(starts, positions, side="right") - 1)
         assert set(found) <= set(named.tolist())
         assert len(named) == {1: 4, 2: 2, 3: 4, 4: 1, 8: 1, 12: 1}[nodes]
@@ -80,7 +80,7 @@ def test_canonical_nodes_have_equal_costs(algo, nodes):
     order = {"shuffle": algo is not None, "shuffle_algo": algo or "py1e"}
     plan = make_plan(SHARDS, (1, 1, 1), num_canonical_nodes=nodes, shuffle_block_size=200, **order)
     costs = PackCosts(Packing(512, overflow="split"), Given(lengths), "")
-    (cut_order,) = plan.with_costs(costs).orders
+    (cut_order,) = dataclasses.replace(plan.inputs, costs=costs).orders
     parts = [
         np.concatenate([ids.copy() for ids in cut_order.generate([node])]) for node in range(nodes)
     ]
@@ -98,17 +98,18 @@ def test_canonical_nodes_have_equal_costs(algo, nodes):
 def test_naive_cannot_be_cut():
     """It spreads all samples, so its canonical nodes have equally many."""
     plan = make_plan(SHARDS, (1, 1, 1), shuffle=True, shuffle_algo="naive", num_canonical_nodes=4)
-    (order,) = plan.with_costs(PackCosts(Packing(512), Given(LENGTHS), "")).orders
+    costs = PackCosts(Packing(512), Given(LENGTHS), "")
+    (order,) = dataclasses.replace(plan.inputs, costs=costs).orders
     assert np.diff(order.starts()).tolist() == [750] * 4
 
 
 def test_the_cut_is_that_of_every_epoch_and_every_world():
     """Shards stay on their machines from epoch to epoch."""
     plan = packed((2, 1, 1))
-    starts = plan.plan.orders[0].starts().tolist()
+    starts = plan.orders[0].starts().tolist()
     assert starts != [0, 750, 1500, 2250, 3000]
     for other in (plan.following(), plan.following().following(), packed((4, 2, 1))):
-        assert other.plan.orders[0].starts().tolist() == starts
+        assert other.orders[0].starts().tolist() == starts
 
 
 @pytest.mark.parametrize("overflow", ["split", "truncate", "drop"])
@@ -206,16 +207,16 @@ def scheduled(world, batch, rows=8, small=0, **order):
     streams = [{"shards": [100] * 12}, {"shards": [60] * 10}, {"shards": [small]}][: len(names)]
     count = sum(sum(stream["shards"]) for stream in streams)
     order = {"shuffle": True, "shuffle_algo": "seekable", "shuffle_block_size": 80, **order}
-    plan = EpochPlan(
+    return EpochPlan(
         streams,
         World(world[0], world[1], world[2], 0),
         batch_size=batch,
         num_canonical_nodes=rows,
         packing=Packing(512, overflow="split", window=8),
         schedule=ScheduledRun(Schedule(shares, "linear"), names),
+        lengths=Given(lengths_of(count, seed=7)),
         **order,
     )
-    return PackPlan(plan, Given(lengths_of(count, seed=7)))
 
 
 @pytest.mark.parametrize("algo", ["seekable", "py1e"])
@@ -245,8 +246,8 @@ def test_scheduled_packs_are_the_same_in_every_world(rows, small):
     for step in (0, len(expected) // 3, len(expected) - 2):
         world = worlds[1 + step % 3]
         end = expected[step][1]
-        assert first.table.cursor(end.place) == end.cursor
-        state = dataclasses.replace(first.plan.state(0).at(end), order=first.order_facts())
+        assert first.filling.table.cursor(end.place) == end.cursor
+        state = dataclasses.replace(first.state(0).at(end), order=first.order_facts())
         batch = 16 // (world[0] * world[1])
         resumed = scheduled(world, batch, rows, small, resume=emit_state(state))
         assert steps_of(resumed, world) == expected[step + 1 :]
@@ -260,13 +261,13 @@ def test_rows_go_through_their_parts(small):
     plan = scheduled((1, 1, 1), 16, 4, small)
     seen = []
     for _ in range(3):
-        seen += [each.ids[each.starts == 0] for each in plan.rank_packs(0, 0, 0)]
+        seen += [each.ids[each.starts == 0] for each in plan.filling.rank_packs(0, 0, 0)]
         plan = plan.following()
-    (order,) = plan.plan.orders
+    (order,) = plan.orders
     rows, counts = order.rows, np.bincount(np.concatenate(seen), minlength=1820)
-    given = rows.before(plan.plan.scheduled.first)
+    given = rows.before(plan.scheduled.first)
     assert rows.has_rows.tolist() == [True, True, False][: 3 if small else 2]
-    whole = plan.plan.scheduled.mixture.counts(np.array([plan.plan.scheduled.first]))[0]
+    whole = plan.scheduled.mixture.counts(np.array([plan.scheduled.first]))[0]
     for stream in range(2):
         take = order.streams[stream].order(0).lookup()
         for row in range(4):
@@ -286,7 +287,7 @@ def test_a_stream_with_few_documents_is_read_by_all_machines():
     plan = scheduled((4, 1, 1), 4, 4, 20)
     assert plan.nodes_read(1).tolist() == [0, 1, 2, 3]
     read = set(np.concatenate([ids for _, ids in plan.node_reads(1)]).tolist())
-    (order,) = plan.plan.orders
+    (order,) = plan.orders
     for stream in range(2):
         start, size = order.rows.starts[stream, 1], order.rows.sizes[stream, 1]
         part = order.streams[stream].order(0).lookup()(np.arange(start, start + size))
@@ -321,15 +322,15 @@ UNEVEN = np.where(np.arange(3000) < 2400, 250, 300)  # packs have two documents,
 def test_rows_that_end_leave_places_empty():
     """Places count on; steps have what is left, and no step is empty on all ranks."""
     plan = ragged((1, 1, 1), 4)
-    table, packs = plan.table, plan.count()
+    table, packs = plan.filling.table, plan.filling.count()
     lengths = np.array([int(of_row.sum()) for of_row in packs])
     assert lengths.min() < lengths.max()
     assert plan.steps < -(-table.total // 4), "some steps are empty"
-    read = list(plan.rank_packs(0, 0, 0))
+    read = list(plan.filling.rank_packs(0, 0, 0))
     assert len(read) == plan.steps == plan.epoch_steps
     assert all(each.packs for each in read)
     assert sum(each.packs for each in read) == lengths.sum()
-    assert plan.full_steps == sum(each.packs == 4 for each in read)
+    assert plan.filling.epoch_batches.full == sum(each.packs == 4 for each in read)
     assert {each.filled for each in read} <= {1, 2, 3, 4}
     ids = np.concatenate([each.ids for each in read])
     assert sorted(ids.tolist()) == list(range(3000))
@@ -341,12 +342,13 @@ def test_any_step_alone_is_that_of_the_reading(batch):
     plan = ragged((1, 1, 1), batch)
     steps = steps_of(plan, (1, 1, 1))
     for number in {0, 1, len(steps) // 2, *range(len(steps) - 9, len(steps))}:
-        (alone,) = plan.batch(number)
         (again, end) = steps[number]
-        assert sorted(_packs(alone)) == again
-        assert alone.end == end
-        assert plan.table.cursor(end.place) == end.cursor
-        state = plan.plan.state(0).at(end)
+        contents, slots = plan.filling.dealt(number)
+        rows = np.stack([contents.ids, contents.starts, contents.tokens], axis=1)
+        packs = [tuple(map(tuple, rows[slots == slot].tolist())) for slot in range(batch)]
+        assert sorted(packs) == again
+        assert plan.filling.table.cursor(end.place) == end.cursor
+        state = plan.state(0).at(end)
         resumed = ragged((1, 1, 1), batch, state=state)
         assert steps_of(resumed, (1, 1, 1)) == steps[number + 1 :]
         assert resumed.steps == len(steps) - number - 1
@@ -386,16 +388,16 @@ def test_locate_and_positions_at_the_end():
     """Steps count those that are given out; a position may be inside of a step."""
     plan = ragged((1, 1, 1), 4)
     found = {}
-    for step, mine in enumerate(plan.rank_packs(0, 0, 0)):
+    for step, mine in enumerate(plan.filling.rank_packs(0, 0, 0)):
         for sample in mine.ids.tolist():
             found.setdefault(sample, []).append(step)
     for sample in {0, 899, 900, 2999, *mine.ids.tolist()}:
         assert [place.step for place in plan.locate(sample)] == found[sample]
     *_, begin = (end for _, end in steps_of(plan, (1, 1, 1))[:-30])
-    last = ragged((1, 1, 1), 4, state=plan.plan.state(0).at(begin))
-    for mine in last.rank_packs(0, 0, 0):
+    last = ragged((1, 1, 1), 4, state=plan.state(0).at(begin))
+    for mine in last.filling.rank_packs(0, 0, 0):
         for count in (1, 4):
-            position = plan.position_after(begin, min(count, mine.filled))
+            position = plan.filling.position_after(begin, min(count, mine.filled))
             assert position.place <= mine.end.place
         assert position.place == mine.end.place or mine.filled < 4
         begin = mine.end
@@ -404,10 +406,10 @@ def test_locate_and_positions_at_the_end():
 def test_the_next_node_of_a_state_is_that_of_its_place():
     """Another one is refused: packs would go to other machines."""
     plan = packed((1, 1, 1))
-    end = next(plan.rank_packs(0, 0, 0)).end
+    end = next(plan.filling.rank_packs(0, 0, 0)).end
     wrong = end._replace(cursor=end.cursor._replace(node=3))
     with pytest.raises(StateError, match="next pack at place 16, which is not of canonical node 3"):
-        packed((1, 1, 1), state=plan.plan.state(0).at(wrong))
+        packed((1, 1, 1), state=plan.state(0).at(wrong))
 
 
 def test_a_table_of_no_packs():
@@ -439,8 +441,8 @@ def test_the_table_finds_every_pack(lengths):
 def test_the_end_of_an_epoch_is_a_position():
     """A state after the last step has no more steps, and the next epoch begins at place 0."""
     plan = ragged((1, 1, 1), 4)
-    *_, last = plan.rank_packs(0, 0, 0)
-    over = ragged((1, 1, 1), 4, state=plan.plan.state(0).at(last.end))
+    *_, last = plan.filling.rank_packs(0, 0, 0)
+    over = ragged((1, 1, 1), 4, state=plan.state(0).at(last.end))
     assert over.steps == 0
-    assert list(over.rank_packs(0, 0, 0)) == []
+    assert list(over.filling.rank_packs(0, 0, 0)) == []
     assert over.following().begin == Position(1, 0, "packs")

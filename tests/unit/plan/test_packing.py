@@ -10,7 +10,7 @@ from packs import LENGTHS, SHARDS, Given, lengths_of, packed, steps_of
 from mds._cache import order_files
 from mds._cache.order_files import prepare, share_order
 from mds.errors import ConfigError, PlanError, StateError
-from mds.plan import OrderHash, PackPlan
+from mds.plan import OrderHash
 from mds.plan._pack_windows import balance, pack_window
 from mds.plan._packers import best_fit_decreasing
 from mds.plan._packing import Packing
@@ -174,7 +174,7 @@ def test_the_hash_is_the_sum_of_what_ranks_saw():
     seen = OrderHash()
     for node in range(2):
         for rank in range(2):
-            for mine in plan.rank_packs(node, rank, 0):
+            for mine in plan.filling.rank_packs(node, rank, 0):
                 seen.take(*mine.order)
     assert str(seen) == str(packed((1, 1, 1)).order_hash(plan.steps))
     assert str(seen) != str(packed((1, 1, 1), shuffle_seed=5).order_hash(plan.steps))
@@ -183,7 +183,7 @@ def test_the_hash_is_the_sum_of_what_ranks_saw():
 def test_every_epoch_packs_anew():
     """The windows are other ones, so other documents meet."""
     first = packed((1, 1, 1))
-    second = PackPlan(first.plan.following(), Given(LENGTHS))
+    second = first.following()
     assert steps_of(first, (1, 1, 1))[0] != steps_of(second, (1, 1, 1))[0]
 
 
@@ -191,27 +191,28 @@ def test_a_window_stands_alone():
     """Loaded alone it is what it is on the way; only the samples of it are asked for lengths."""
     plan = packed((1, 1, 1))
     asked = []
-    take = plan.lengths.take
+    take = plan.filling.lengths.take
 
     def counted(ids):
         asked.append(len(ids))
         return take(ids)
 
-    plan.lengths.take = counted
-    alone = plan.load(3, 2)
+    plan.filling.lengths.take = counted
+    alone = plan.filling.load(3, 2)
     assert asked == [200]
-    for _ in plan.rank_packs(0, 0, 0):
+    for _ in plan.filling.rank_packs(0, 0, 0):
         pass
-    again = plan.load(3, 2)
+    again = plan.filling.load(3, 2)
     assert np.array_equal(alone.ids, again.ids)
     assert np.array_equal(alone.bounds, again.bounds)
 
 
 def test_a_window_is_never_more_than_a_shuffle_block():
     """Otherwise it has 1,024 to 2,047 packs, or as many as were asked for, if they are not tiny."""
-    assert packed((1, 1, 1)).window == 200
+    assert packed((1, 1, 1)).filling.window == 200
     whole = packed((1, 1, 1), shuffle=False, packing=Packing(512, overflow="split", window=8))
-    packs = [len(whole.load(0, window)) for window in range(int(whole.windows[0]) - 1)]
+    last = int(whole.filling.windows[0]) - 1
+    packs = [len(whole.filling.load(0, window)) for window in range(last)]
     assert 4 <= min(packs) <= max(packs) <= 20
     packing = Packing(8192)
     for mean in (8192, 8000, 2000, 512, 511, 90):
@@ -227,12 +228,13 @@ def test_a_resumed_run_keeps_its_window():
     """A state records it, also one of a version with other windows; another one is refused."""
     world = (1, 1, 1)
     before = packed(world, shuffle=False, packing=Packing(512, overflow="split", window=64))
-    end = next(before.rank_packs(0, 0, 0)).end
-    point = dataclasses.replace(before.plan.state(0), order=before.order_facts()).at(end)
+    end = next(before.filling.rank_packs(0, 0, 0)).end
+    point = dataclasses.replace(before.state(0), order=before.order_facts()).at(end)
     resumed = packed(world, shuffle=False, state=point)
-    assert resumed.window == before.window != packed(world, shuffle=False).window
+    window = before.filling.window
+    assert resumed.filling.window == window != packed(world, shuffle=False).filling.window
     assert steps_of(resumed, world) == steps_of(before, world)[1:]
-    assert resumed.following().window == before.window
+    assert resumed.following().filling.window == before.filling.window
     other = packed(world, shuffle=False, packing=Packing(512, overflow="split", window=32))
     with pytest.raises(StateError, match="packing_window was"):
         other.check(point)
@@ -244,7 +246,7 @@ def test_a_state_of_another_packing_is_refused():
     state = {"epoch": "see position", "sample_in_epoch": "see position", "num_canonical_nodes": 4,
              "shuffle_seed": 9176, "initial_physical_nodes": 1, "version": 2, "unit": "packs",
              "position": {"epoch": 0, "in_epoch": 16, "cursors": [[0, 4]] * 4, "turn": 0},
-             "dataset": plan.plan.dataset_facts(), "order": plan.order_facts()}  # fmt: skip
+             "dataset": plan.dataset_facts(), "order": plan.order_facts()}  # fmt: skip
     plan.check(state)
     other = packed((1, 1, 1), packing=Packing(256, overflow="truncate"))
     with pytest.raises(StateError) as told:
@@ -252,9 +254,9 @@ def test_a_state_of_another_packing_is_refused():
     assert "packing_capacity was 512 and is 256" in str(told.value)
     assert "packing_overflow was 'split' and is 'cut'" in str(told.value)
     with pytest.raises(StateError, match=r"packing_lengths was '\w+' and is '\w+'"):
-        PackPlan(plan.plan, Given(LENGTHS + 1)).check(state)
+        packed((1, 1, 1), lengths=LENGTHS + 1).check(state)
     with pytest.raises(StateError, match="counts samples"):
-        plan.check(emit_state(plan.plan.state(0)))
+        plan.check(emit_state(make_plan(SHARDS, (1, 1, 1), num_canonical_nodes=4).state(0)))
     with pytest.raises(StateError, match="counts samples"):
         packed(
             (1, 1, 1),
@@ -272,12 +274,9 @@ def test_cursors_beyond_the_end_are_refused(cursors):
     state = {"epoch": "", "sample_in_epoch": "", "num_canonical_nodes": 4, "shuffle_seed": 9176,
              "initial_physical_nodes": 1, "version": 2, "unit": "packs",
              "position": {"epoch": 0, "in_epoch": 16, "cursors": cursors, "turn": 0}}  # fmt: skip
+    resume = parse_state(state) if len(cursors) == 4 else state
     with pytest.raises(StateError, match="cursor"):
-        next(
-            packed((1, 1, 1), state=parse_state(state) if len(cursors) == 4 else state).rank_packs(
-                0, 0, 0
-            )
-        )
+        next(packed((1, 1, 1), state=resume).blocks(0, 0, 0))
 
 
 @pytest.mark.parametrize("method", ["stratified", "per_stream", "device_per_stream"])
@@ -290,10 +289,10 @@ def test_batches_by_stream_are_refused(method):
 def test_shares_of_streams_repeat_and_choose_documents():
     """A document comes as often as its stream is repeated."""
     streams = [{"shards": SHARDS, "repeat": 2}, {"shards": [300], "choose": 100}]
-    plan = make_plan(streams, (1, 1, 1), shuffle=True, shuffle_algo="seekable", batch_size=16,
-                     packing=Packing(512, overflow="split"))  # fmt: skip
     lengths = lengths_of(sum(SHARDS) + 300, 3, most=500)
-    found = [i for mine in PackPlan(plan, Given(lengths)).rank_packs(0, 0, 0) for i in mine.ids]
+    plan = make_plan(streams, (1, 1, 1), shuffle=True, shuffle_algo="seekable", batch_size=16,
+                     packing=Packing(512, overflow="split"), lengths=Given(lengths))  # fmt: skip
+    found = np.concatenate([*plan.blocks(0, 0, 0)])
     counts = np.bincount(found, minlength=len(lengths))
     assert (counts[: sum(SHARDS)] == 2).all()
     assert (counts[sum(SHARDS) :].max(), counts[sum(SHARDS) :].sum()) == (1, 100)

@@ -148,7 +148,7 @@ def test_a_position_in_two_billion_samples_needs_little_memory():
     sizes = uneven(488_894, 2_000_000_000)
     tracemalloc.start()
     plan = make_plan(sizes, (1, 8, 8), shuffle=True, shuffle_algo="seekable", batch_size=512)
-    start = plan.length // 2 // 512 * 512
+    start = plan.filling.length // 2 // 512 * 512
     ids = next(plan.blocks(0, 3, 5, start=start))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

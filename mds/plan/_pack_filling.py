@@ -1,7 +1,7 @@
-"""PackPlan: the order of the packs of one epoch, on top of the order of its samples.
+"""PackFilling: packs of documents at the places of an epoch.
 
-The samples have the order of an `EpochPlan`. Windows of that order are packed (`pack_windows`), and
-the packs are dealt to ranks as samples are. Every process computes the packs that it needs, in
+Windows of the order of the documents are packed (`pack_windows`), and the packs are dealt to ranks
+as samples are. Every process computes the packs that it needs, in
 about 0.8 us for a document of all ranks, so processes exchange nothing.
 
 The packs are thought of as a grid with a row for each canonical node, read column by column, as
@@ -28,6 +28,7 @@ which numbers each rank gets.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -39,7 +40,7 @@ from mds._process.fork_safe import cached_property
 from mds._shardfile.hashing import digest
 from mds._words import plural
 from mds.errors import PlanError, StateError
-from mds.plan._audit import OrderHash, Place, StepSample, summands
+from mds.plan._audit import StepContents
 from mds.plan._pack_windows import (
     DocumentWindows,
     OrderWindows,
@@ -52,26 +53,23 @@ from mds.plan._pack_windows import (
 )
 from mds.plan._packing import column_of
 from mds.plan._partition import Gaps
-from mds.plan._state import Cursor, Position, ResumePoint, parse_state
+from mds.plan._state import Cursor, Position
 from mds.plan._stream_orders import StreamOrder
 from mds.shuffle._permutation import derive_key
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import NDArray
 
     from mds.plan._edits import PackDrops
-    from mds.plan._epoch import EpochPlan
     from mds.plan._pack_schedule import Documents
     from mds.plan._packing import Packing
-    from mds.plan._schedule import ScheduledEpoch
+    from mds.plan._schedule import ScheduledRun
+    from mds.plan._spec import EpochInputs
 
     Ids = NDArray[np.int64]
     Load = Callable[[int, int], Packs]  # from a canonical node and a window to its packs
 
 _PIECE_BITS = 20  # bits for the place of a piece in its pack
-_ID_BITS = 40  # bits for a sample id; the first token of its piece is above them
 _DOCUMENT_BITS = 32  # bits for the place of a document in its window
 
 
@@ -95,6 +93,13 @@ class DocumentLengths(Protocol):
         ``packing`` decides which tokens are cut or left out.
         """
 
+    def pack_counts(self, filling: PackFilling) -> list[Ids]:
+        """Return `PackFilling.count`, or what it returned before for equal packs.
+
+        A class that remembers it need not pack a whole epoch again.
+        """
+        return filling.count()
+
 
 class RankPacks(NamedTuple):
     """Packs of one rank in one step, or in a micro-batch of it: the pieces of all end to end.
@@ -102,8 +107,8 @@ class RankPacks(NamedTuple):
     Attributes:
         ids, starts, sizes: Sample id of the document, first token and number of tokens of each
             piece, int64 of shape (pieces,).
-        places: Number of each piece's document among all documents of the epoch, as `PackPlan.load`
-            counts them; int64 of shape (pieces,).
+        places: Number of each piece's document among all documents of the epoch, as
+            `PackFilling.load` counts them; int64 of shape (pieces,).
         counts: Number of pieces in each pack of the batch, int64 of shape (batch size,); 0 for an
             empty place of the batch.
         order: What these packs add to the order hash: a sum modulo 2**64, and a number of packs.
@@ -151,8 +156,13 @@ class PackCosts:
     """
 
     def __init__(self, packing: Packing, lengths: DocumentLengths, data: str) -> None:
-        self._packing, self._lengths = packing, lengths
-        self.key = digest(data, lengths.digest, lengths.total, lengths.count, repr(packing.facts()))
+        self._packing, self._lengths, self._data = packing, lengths, data
+
+    @cached_property
+    def key(self) -> str:
+        """Digest of all costs."""
+        lengths, facts = self._lengths, repr(self._packing.facts())
+        return digest(self._data, lengths.digest, lengths.total, lengths.count, facts)
 
     def take(self, ids: Ids) -> Ids:
         """Return the tokens of each of the documents ``ids``, int64."""
@@ -165,52 +175,100 @@ class _StepPacks(NamedTuple):
     Attributes:
         packs: The packs, in their order.
         places: Place in the epoch of each of ``packs``, int64, ascending.
-        cursor: Cursor after the last of these places; None if it is that of the reading.
+        reading: Reading of the epoch, which moves on with each step.
+        last_cursor: Cursor after the last of these places, if the reading has passed it.
     """
 
     packs: TakenPacks
     places: Ids
-    cursor: Cursor | None = None
+    reading: PackReading
+    last_cursor: Cursor | None
+
+    @property
+    def cursor(self) -> Cursor:
+        """Cursor after the last of these places, until the reading moves on."""
+        return self.last_cursor or self.reading.cursor
+
+    def places_of(self, pieces: Pieces, numbers: Ids) -> Ids:
+        """Return for each piece the place of its pack in the epoch.
+
+        ``numbers`` are those of the packs that have the ``pieces``. Some may have no pack.
+        """
+        has_pieces = pieces.counts > 0
+        return np.repeat(self.places[numbers[has_pieces]], pieces.counts[has_pieces])
 
 
-class PackPlan:
-    """Order of the packs of one epoch; an `Order`.
+class PackFilling:
+    """Steps of an epoch of packs of documents; a `Filling`.
 
-    - ``plan`` (EpochPlan): Order of the samples, at whose position the packs begin.
-    - ``lengths`` (DocumentLengths): Lengths of the samples.
+    Args:
+        inputs: Data and settings of the epoch, whose schedule counts samples.
+        lengths: Lengths of the samples.
 
-    Raises PlanError for an order that packs cannot have, and StateError for a state that counts
-    samples.
+    Attributes:
+        inputs: The same with nodes that are cut by tokens, and a schedule that counts windows.
+        begin: Position at which the packs begin.
+        window: Number of documents that are packed together.
+        has_equal_epochs: False: the number of packs differs from epoch to epoch.
 
-    >>> from mds.plan import EpochPlan
-    >>> class Lengths:
-    ...     digest, total, count = "", 36, 8
-    ...
-    ...     def take(self, ids):  # document 0 has one token, document 1 two, ...
-    ...         return ids + 1
-    >>> world = mds.World(num_nodes=1, ranks_per_node=1, workers_per_rank=1, worker=0)
-    >>> plan = EpochPlan([{"shards": [8]}], world, batch_size=1, packing=mds.Packing(8))
-    >>> PackPlan(plan, Lengths()).steps  # 36 tokens in packs of 8
-    5
+    Raises StateError for a state that counts samples.
     """
 
-    unit = "packs"
+    has_equal_epochs = False
 
-    def __init__(self, plan: EpochPlan, lengths: DocumentLengths) -> None:
-        packing = plan.spec.packing
+    def __init__(self, inputs: EpochInputs, lengths: DocumentLengths) -> None:
+        packing = inputs.spec.packing
         assert packing is not None
         self.packing, self.lengths = packing, lengths
-        #: Number of documents that are packed together.
-        self.window = self._window(plan)
-        costs = PackCosts(packing, lengths, repr(plan.dataset_facts()))
-        self.plan = plan = self._with_windows(plan).with_costs(costs)
-        self.spec, self.world, self.shape = plan.spec, plan.world, plan.shape
-        self.epoch = plan.epoch
-        self.shuffle_seed, self.num_canonical_nodes = plan.shuffle_seed, plan.num_canonical_nodes
-        self.epoch_size, self.choose, self.schedule = plan.epoch_size, plan.choose, plan.schedule
-        begin = plan.begin
+        self.window = self._window(inputs)
+        self.inputs = dataclasses.replace(
+            inputs,
+            schedule=self._schedule(inputs),
+            costs=PackCosts(packing, lengths, repr(inputs.dataset_facts())),
+        )
+        self.begin = self._checked(inputs.point.position)
+        self._drops = self._dropped_documents()
+        self._gaps = Gaps(inputs.skips)
+        # Places of the epoch before the beginning, without skipped ones.
+        self._places_before = self._gaps.number(self.begin.place)
+
+    def _window(self, inputs: EpochInputs) -> int:
+        """Return the number of documents of a window, which is at most a shuffle block.
+
+        A resumed run keeps the window of its state, unless ``Packing.window`` is given.
+        """
+        # The state was not compared with this run yet: it may lack this fact or have nonsense.
+        recorded = (inputs.point.order or {}).get("packing_window")
+        if self.packing.window is None and type(recorded) is int and recorded > 0:
+            return recorded
+        count = self.packing.window_documents(self.lengths.total, max(self.lengths.count, 1))
+        return max(min(count, inputs.params.block), 1) if inputs.spec.shuffle else count
+
+    def _schedule(self, inputs: EpochInputs) -> ScheduledRun | None:
+        """Return the schedule of the run counted in windows, or None without a schedule.
+
+        A schedule of samples has shares for global batches; packs need shares for windows, each of
+        which is one step of a `PackedRun`.
+        """
+        if inputs.schedule is None:
+            return None
+        from mds.plan._pack_schedule import PackedRun
+
+        return PackedRun.of(
+            inputs.schedule,
+            self.lengths.packed(inputs.stream_samples, self.packing),
+            inputs.choose,
+            inputs.weights.epoch_size,
+            self.window,
+            inputs.shape.global_batch * self.packing.room,  # tokens of a full global batch
+            inputs.params.nodes,
+        )
+
+    @staticmethod
+    def _checked(begin: Position) -> Position:
+        """Return a position of packs at which an order can begin; raises StateError for others."""
         # At place 0 both units are alike, so a state from the beginning of an epoch always fits.
-        if begin.place and (begin.unit != self.unit or begin.cursor is None):
+        if begin.place and (begin.unit != "packs" or begin.cursor is None):
             raise StateError(
                 f"the state counts {begin.unit} and has no cursors, but this run counts packs. "
                 "Start a new run, without the state."
@@ -223,60 +281,15 @@ class PackPlan:
                 f"the state has the next pack at place {begin.place}, which is not of canonical "
                 f"node {begin.cursor.node}. Use a state as state_dict() returned it."
             )
-        self.begin = begin if begin.place else Position(plan.epoch, 0, self.unit)
-        self._drops = self._dropped_documents()
-        self._gaps = Gaps(plan.skips)
-        # Places of the epoch before the beginning of this plan, without skipped ones.
-        self._places_before = self._gaps.number(self.begin.place)
-        #: Packs of each window, as `count` returns them; None if they are unknown. A caller that
-        #: knows them sets this, so that `table` need not pack the whole epoch.
-        self.counts: list[Ids] | None = None
-
-    def _window(self, plan: EpochPlan) -> int:
-        """Return the number of documents of a window, which is at most a shuffle block.
-
-        A resumed run keeps the window of its state, unless ``Packing.window`` is given.
-        """
-        # The state was not compared with this run yet: it may lack this fact or have nonsense.
-        recorded = (plan.resume_point.order or {}).get("packing_window")
-        if self.packing.window is None and type(recorded) is int and recorded > 0:
-            return recorded
-        count = self.packing.window_documents(self.lengths.total, max(self.lengths.count, 1))
-        return max(min(count, plan.shuffle_block_size), 1) if plan.spec.shuffle else count
-
-    def _with_windows(self, plan: EpochPlan) -> EpochPlan:
-        """Return the plan with its schedule counted in windows, or itself without a schedule.
-
-        A schedule of samples has shares for global batches; packs need shares for windows, each of
-        which is one step of a `PackedRun`.
-        """
-        if plan.schedule is None:
-            return plan
-        from mds.plan._pack_schedule import PackedRun
-
-        if isinstance(plan.schedule, PackedRun):
-            return plan
-        documents = self.lengths.packed(plan.stream_samples, self.packing)
-        step_tokens = plan.shape.global_batch * self.packing.room  # of a full global batch
-        return plan.with_run(
-            PackedRun.of(
-                plan.schedule,
-                documents,
-                plan.choose,
-                plan.epoch_size,
-                self.window,
-                step_tokens,
-                plan.num_canonical_nodes,
-            )
-        )
+        return begin if begin.place else Position(begin.epoch, 0, "packs")
 
     def _dropped_documents(self) -> PackDrops | None:
         """Return the documents that were dropped during the run, None without any edits."""
-        if not self.plan.edits:
+        if not self.inputs.edits:
             return None
         from mds.plan._edits import PackDrops
 
-        return PackDrops(self.plan.edits, self.epoch)
+        return PackDrops(self.inputs.edits, self.inputs.epoch)
 
     def _is_dropped(self, ids: Ids, places: Ids) -> NDArray[np.bool_]:
         """Return a mask of the pieces whose document is dropped, so that they become padding.
@@ -289,43 +302,19 @@ class PackPlan:
             return np.zeros(len(ids), bool)
         return self._drops.mask(ids, places)
 
-    @property
-    def samples(self) -> EpochPlan:
-        """Order of the documents."""
-        return self.plan
-
-    @property
-    def packs(self) -> PackPlan:
-        """This order."""
-        return self
-
-    def following(self) -> PackPlan:
-        """Return the plan of the next epoch."""
-        return PackPlan(self.plan.following(), self.lengths)
-
-    @property
-    def long_orders(self) -> list[StreamOrder]:
-        """Orders of streams that take long to compute."""
-        return self.plan.long_orders
-
-    @property
-    def scheduled(self) -> ScheduledEpoch | None:
-        """Part of the schedule that the epoch has, in windows; None without a schedule."""
-        return self.plan.scheduled
-
     @cached_property
     def _documents(self) -> DocumentWindows:
         """Windows of documents of the epoch."""
-        plan = self.plan
-        order = plan.orders[0] if plan.orders else None
-        if plan.scheduled is None:
+        inputs = self.inputs
+        order = inputs.orders[0] if inputs.orders else None
+        if inputs.scheduled is None:
             assert order is None or isinstance(order, StreamOrder)
             return OrderWindows(order, self.window)
         from mds.plan._passes import StreamPasses
 
         assert order is None or isinstance(order, StreamPasses)
-        name = digest(repr(plan.dataset_facts()), repr(plan.inputs.params))
-        return ScheduledWindows(plan.scheduled, order, self.num_canonical_nodes, name)
+        name = digest(repr(inputs.dataset_facts()), repr(inputs.params))
+        return ScheduledWindows(inputs.scheduled, order, inputs.params.nodes, name)
 
     @property
     def windows(self) -> Ids:
@@ -337,32 +326,37 @@ class PackPlan:
 
         ``window`` counts the windows of the node in this epoch.
         """
-        plan, ids = self.plan, self._documents.ids(node, window)
+        ids, params = self._documents.ids(node, window), self.inputs.params
         if self._drops is not None:
             ids = self._drops.remaining(ids, node, window)
         key = None
-        if plan.spec.shuffle:
-            key = derive_key(plan.shuffle_seed, plan.epoch, node, window)
+        if self.inputs.spec.shuffle:
+            key = derive_key(params.seed, params.epoch, node, window)
         # A number for each document of the epoch: that of its window among the windows of all
         # nodes, which come in turns, in the high bits, and its index in the window in the low bits.
         place = (window * len(self.windows) + node) << _DOCUMENT_BITS
         return pack_window(ids, self.lengths.take(ids), self.packing, key, place)
 
-    def reading(self) -> PackReading:
-        """Return a reading of all packs from the beginning of this plan on."""
-        return PackReading(self.load, self.windows, self.begin.cursor)
-
     def position_after(self, begin: Position, count: int) -> Position:
-        """Return the position in the step after ``begin``, after ``count`` of its places.
+        """Return the position after ``count`` places of the steps that follow ``begin``.
 
-        Steps before it that are skipped or empty are passed. ``begin`` is a position of this plan.
+        Places that are skipped, and steps without packs, are not counted. ``begin`` is a position
+        of this epoch.
         """
-        load = functools.cache(self.load)  # both readings begin with the same windows
-        step = next(self._steps(PackReading(load, self.windows, begin.cursor), begin))
-        place = int(step.places[count - 1]) + 1
-        reading = PackReading(load, self.windows, begin.cursor)
-        reading.skip(place - begin.place)
-        return Position(self.epoch, place, self.unit, reading.cursor)
+        if not count:
+            return begin
+        size, position = self.inputs.shape.global_batch, begin
+        # The second reading begins with windows of the first one, so these are kept.
+        load = functools.lru_cache(2 * len(self.windows) + 1)(self.load)
+        for step in self._steps(begin, load):
+            if count <= size:
+                place = int(step.places[:count][-1]) + 1
+                reading = PackReading(load, self.windows, position.cursor)
+                reading.skip(place - position.place)
+                return Position(self.inputs.epoch, place, "packs", reading.cursor)
+            count -= size
+            position = Position(self.inputs.epoch, int(step.places[-1]) + 1, "packs", step.cursor)
+        raise PlanError(f"the epoch ends {plural(count, 'pack')} before this position.")
 
     def rank_packs(self, node: int, rank: int, worker: int, start: int = 0) -> Iterator[RankPacks]:
         """Yield the packs of each batch of a worker, from its ``start``-th batch on.
@@ -370,9 +364,8 @@ class PackPlan:
         ``rank`` counts within the node and ``worker`` within the rank, after replication. A step
         has `OrderSpec.microbatches` batches of a rank, also if the last of them have no packs.
         """
-        workers, parts = self.shape.workers, self.spec.microbatches
-        reading = self.reading()
-        for step, packs in enumerate(self._steps(reading, self.begin)):
+        workers, parts = self.inputs.shape.workers, self.inputs.spec.microbatches
+        for step, packs in enumerate(self._steps(self.begin)):
             # Batch n of the rank is batch n // workers of worker n % workers.
             mine = [
                 part
@@ -383,14 +376,25 @@ class PackPlan:
             if mine:
                 numbers = self._numbers_of_ranks(packs, node)[rank].reshape(parts, -1)
                 for part in mine:
-                    yield self._rank_packs(packs, numbers[part], packs.cursor or reading.cursor)
+                    yield self._rank_packs(packs, numbers[part])
+
+    def blocks(
+        self, node: int, rank: int, worker: int, start: int = 0, *, is_padded: bool = True
+    ) -> Iterator[Ids]:
+        """Yield the documents of each batch of a worker, int64 of shape (n,).
+
+        There is no padding, so ``is_padded`` changes nothing. ``start`` must be 0 here.
+        """
+        del is_padded
+        assert not start, "packs begin at steps"
+        return (packs.ids for packs in self.rank_packs(node, rank, worker))
 
     def nodes_read(self, node: int) -> Ids:
         """Return the canonical nodes whose packs a node gets, sorted: rows of the grid.
 
         A pack at place p is of row ``p % rows``, and for node ``p % nodes``.
         """
-        rows, nodes = len(self.windows), self.shape.nodes
+        rows, nodes = len(self.windows), self.inputs.shape.nodes
         # A step is dealt by its first place. If places are left out inside of it, and their number
         # is no multiple of the nodes, then the later places go to other nodes.
         lengths = self._gaps.ends - self._gaps.firsts
@@ -411,7 +415,7 @@ class PackPlan:
         be 0 here.
         """
         assert not start, "packs begin at steps"
-        shape = self.shape
+        shape = self.inputs.shape
         # Documents that each worker has read so far: the time of its next read. No worker can read
         # any more before the least of these times, so all reads before it are yielded.
         counts = np.zeros((len(range(0, shape.ranks, every)), shape.workers), np.int64)
@@ -437,28 +441,29 @@ class PackPlan:
 
         An item is a list of int64 arrays, one for each of these ranks, without dropped documents.
         """
-        for step in self._steps(self.reading(), self.begin):
-            step_packs, places = step.packs, step.places
+        for step in self._steps(self.begin):
             numbers_of_ranks = self._numbers_of_ranks(step, node)[::every]
             # From (rank, place in the step) to (batch of the step, rank, place in the batch).
-            parts = numbers_of_ranks.reshape(len(numbers_of_ranks), self.spec.microbatches, -1)
+            parts = numbers_of_ranks.reshape(
+                len(numbers_of_ranks), self.inputs.spec.microbatches, -1
+            )
             for numbers_of_batch in parts.swapaxes(0, 1):
                 documents = []
                 for numbers in numbers_of_batch:
-                    pieces = step_packs.pieces(numbers)
-                    piece_places = self._places_of_pieces(places, numbers, pieces.counts)
-                    documents.append(pieces.ids[~self._is_dropped(pieces.ids, piece_places)])
+                    pieces = step.packs.pieces(numbers)
+                    is_dropped = self._is_dropped(pieces.ids, step.places_of(pieces, numbers))
+                    documents.append(pieces.ids[~is_dropped])
                 yield documents
 
-    def _steps(self, reading: PackReading, begin: Position) -> Iterator[_StepPacks]:
+    def _steps(self, begin: Position, load: Load | None = None) -> Iterator[_StepPacks]:
         """Yield the packs of all ranks, step by step, without skipped and without empty steps.
 
-        ``reading`` must be at ``begin``, a position of this plan. It moves on with each step, so
-        its cursor is then the one after the yielded step, unless that has one of its own.
+        ``begin`` is a position of this epoch, ``load`` the function that packs a window.
 
         Raises PlanError if the epoch has no pack.
         """
-        size, next_place = self.shape.global_batch, begin.place
+        reading = PackReading(load or self.load, self.windows, begin.cursor)
+        size, next_place = self.inputs.shape.global_batch, begin.place
         for first_number in itertools.count(self._gaps.number(begin.place), size):
             places = self._gaps.places(np.arange(first_number, first_number + size))
             # Skipped places split a step into runs of consecutive places.
@@ -473,86 +478,67 @@ class PackPlan:
                     cursor = before
             step_packs = TakenPacks.joined(parts)
             if step_packs.packs:
-                yield _StepPacks(step_packs, places[: len(step_packs)], cursor)
+                yield _StepPacks(step_packs, places[: len(step_packs)], reading, cursor)
             elif reading.is_finished:
                 # Windows with documents, but not even the first step of the epoch has a pack.
                 if next_place == size and self.windows.any():
                     raise PlanError(
-                        f"epoch {self.epoch} has no pack: every document is empty, dropped, or "
-                        f"longer than {plural(self.packing.room, 'token')} with overflow='drop'. "
-                        "Check the "
-                        "column of tokens and the arguments of Packing."
+                        f"epoch {self.inputs.epoch} has no pack: every document is empty, dropped, "
+                        f"or longer than {plural(self.packing.room, 'token')} with "
+                        "overflow='drop'. Check the column of tokens and the arguments of Packing."
                     )
                 return
 
-    def _rank_packs(self, packs: _StepPacks, numbers: Ids, cursor: Cursor) -> RankPacks:
+    def _rank_packs(self, step: _StepPacks, numbers: Ids) -> RankPacks:
         """Return the packs of a rank in a step.
 
-        Args:
-            packs: Packs of all ranks in the step.
-            numbers: Numbers of those that the rank gets, by place of its batch.
-            cursor: Cursor after the step.
+        ``numbers`` are those of the packs that the rank gets, by place of its batch.
         """
-        step_packs, places = packs.packs, packs.places
-        pieces = step_packs.pieces(numbers)
-        is_dropped = self._is_dropped(
-            pieces.ids, self._places_of_pieces(places, numbers, pieces.counts)
+        pieces, is_dropped, marks = self._pieces(step, numbers)
+        contents = StepContents(pieces.counts, pieces.counts, pieces.ids, marks, pieces.starts)
+        added = contents.summands()[~is_dropped].sum(dtype=np.uint64)
+        rank_packs = RankPacks(
+            *pieces,
+            order=(int(added), int(step.packs.has_pack(numbers).sum())),
+            end=Position(self.inputs.epoch, int(step.places[-1]) + 1, "packs", step.cursor),
+            packs=step.packs.packs,
+            filled=step.packs.filled,
+            dropped=0,
         )
-        order = self._hash_summands(packs, numbers, pieces)
-        end = Position(self.epoch, int(places[-1]) + 1, self.unit, cursor)
-        rank_packs = RankPacks(*pieces, order, end, step_packs.packs, step_packs.filled, 0)
         return rank_packs.without(is_dropped) if is_dropped.any() else rank_packs
 
-    @staticmethod
-    def _places_of_pieces(places: Ids, numbers: Ids, counts: Ids) -> Ids:
-        """Return for each piece the place of its pack in the epoch.
+    def _pieces(self, step: _StepPacks, numbers: Ids) -> tuple[Pieces, NDArray[np.bool_], Ids]:
+        """Return the pieces of packs of a step, which of them are dropped, and their marks.
 
-        Args:
-            places: Place of each pack of a step.
-            numbers: Numbers of the packs of the step that have the pieces. Some may have no pack.
-            counts: Number of pieces of each of these.
+        The mark of a piece is the place of its pack in the epoch and its number in the pack.
+        ``numbers`` are those of the packs.
         """
-        real = counts > 0
-        return np.repeat(places[numbers[real]], counts[real])
+        pieces = step.packs.pieces(numbers)
+        ends = np.cumsum(pieces.counts)
+        piece_of_pack = np.arange(len(pieces.ids)) - np.repeat(ends - pieces.counts, pieces.counts)
+        places = step.places_of(pieces, numbers)
+        marks = (places << _PIECE_BITS) + piece_of_pack
+        return pieces, self._is_dropped(pieces.ids, places), marks
 
     def _numbers_of_ranks(self, step: _StepPacks, node: int) -> Ids:
         """Return the numbers of the packs of a step that each rank of a node gets.
 
         They are int64 of shape (ranks, batch size). For some numbers there may be no packs.
         """
-        shape = self.shape
+        shape = self.inputs.shape
         first = node * shape.ranks
         numbers_of_ranks = shape.deal(shape.slots(first, first + shape.ranks))
         # `Shape.deal` gives node k the numbers k, k + nodes, ... of the step. It is to get the
         # places k, k + nodes, ... of the epoch, wherever the step begins.
         numbers_of_ranks += (node - int(step.places[0])) % shape.nodes - node
         numbers_of_ranks = numbers_of_ranks.reshape(shape.ranks, shape.batch)
-        if self.packing.balance is None or shape.ranks == 1:
+        kind = self.packing.balance
+        if kind is None or shape.ranks == 1:
             return numbers_of_ranks
         # The node keeps its packs, and its ranks exchange them for balance.
         numbers = np.sort(numbers_of_ranks.reshape(-1))
-        rank_of = balance(step.packs.weights(numbers, self.packing.balance), shape.ranks)
+        rank_of = balance(step.packs.weights(numbers, kind), shape.ranks)
         return np.stack([numbers[rank_of == rank] for rank in range(shape.ranks)])
-
-    def _hash_summands(self, packs: _StepPacks, numbers: Ids, pieces: Pieces) -> tuple[int, int]:
-        """Return the sum and the number of packs that packs of a step add to the order hash.
-
-        A summand mixes the place of a piece, its document and its first token. Dropped pieces add
-        nothing.
-
-        Args:
-            packs: Packs of all ranks in the step.
-            numbers: Numbers of the packs that are added.
-            pieces: Pieces of these packs.
-        """
-        ids, starts, _, _, counts = pieces
-        ends = np.cumsum(counts)
-        # Number of each piece in its pack.
-        piece_of_pack = np.arange(len(ids)) - np.repeat(ends - counts, counts)
-        places = self._places_of_pieces(packs.places, numbers, counts)
-        sums = summands((places << _PIECE_BITS) + piece_of_pack, ids + (starts << _ID_BITS))
-        sums[self._is_dropped(ids, places)] = 0
-        return int(sums.sum(dtype=np.uint64)), int(packs.packs.has_pack(numbers).sum())
 
     # ------------------------------------------------------------------ the whole epoch
 
@@ -568,168 +554,99 @@ class PackPlan:
 
     @cached_property
     def table(self) -> PackTable:
-        """Table of all packs of the epoch, made of known `counts` or else by `count`."""
-        return PackTable(self.counts if self.counts is not None else self.count())
+        """Table of all packs of the epoch; `DocumentLengths.pack_counts` may know it already."""
+        return PackTable(self.lengths.pack_counts(self))
 
     @cached_property
     def batches(self) -> FilledBatches:
-        """Global batches from the beginning of this plan on."""
-        size = self.shape.global_batch
-        return FilledBatches(self.table, self._gaps, self._places_before, size)
+        """Global batches that remain; the last ones may have empty places."""
+        return self._batches(self._gaps, self._places_before)
 
     @cached_property
     def epoch_batches(self) -> FilledBatches:
         """Global batches of the whole epoch, seen and skipped ones included."""
-        return FilledBatches(self.table, Gaps(), 0, self.shape.global_batch)
+        return self._batches(Gaps(), 0)
 
-    @property
-    def epoch_steps(self) -> int:
-        """Number of global batches of the whole epoch, seen and skipped ones included."""
-        return self.epoch_batches.count
+    def _batches(self, gaps: Gaps, first: int) -> FilledBatches:
+        """Return the global batches from a place on, which has the number ``first``."""
+        size, rows = self.inputs.shape.global_batch, self.inputs.params.nodes
+        return FilledBatches(lambda: self.table, gaps, first, size, rows)
 
-    @property
-    def full_steps(self) -> int:
-        """Number of global batches of the whole epoch that have no empty place."""
-        return self.epoch_batches.full
+    def contents(self, first: int = 0, last: int | None = None) -> Iterator[StepContents]:
+        """Yield the pieces of documents of the steps ``first`` to ``last`` - 1, step by step."""
+        count = None if last is None else last - first
+        for step in itertools.islice(self._steps(self._position_of(first)), count):
+            yield self._contents(step, np.arange(len(step.packs)))[0]
 
-    @property
-    def steps(self) -> int:
-        """Global batches that remain, of which the last ones may have empty places."""
-        return self.batches.count
+    def dealt(self, step: int) -> tuple[StepContents, Ids]:
+        """Return the pieces of a step, and the slot of the pack of each, int64."""
+        packs, shape = next(self._steps(self._position_of(step))), self.inputs.shape
+        # Number of the pack at each slot.
+        numbers = np.concatenate(
+            [self._numbers_of_ranks(packs, node).reshape(-1) for node in range(shape.nodes)]
+        )
+        return self._contents(packs, numbers)
 
-    def batch(self, step: int) -> list[RankPacks]:
-        """Return the packs of every rank in a global batch.
+    def _contents(self, step: _StepPacks, numbers: Ids) -> tuple[StepContents, Ids]:
+        """Return the pieces of packs of a step without dropped ones, and the pack of each.
 
-        Steps count from the beginning of this plan. Raises IndexError after the last one.
+        ``numbers`` are those of the packs; for each piece the index in ``numbers`` is returned.
         """
-        if not 0 <= step < self.steps:
-            raise IndexError(
-                f"there is no step {step}: the epoch has {plural(self.steps, 'step')}."
-            )
-        shape, packs = self.shape, self._step_packs(self.batches.batch_of(step))
-        cursor = self.table.cursor(int(packs.places[-1]) + 1)
-        return [
-            self._rank_packs(packs, numbers, cursor)
-            for node in range(shape.nodes)
-            for numbers in self._numbers_of_ranks(packs, node)
+        pieces, is_dropped, marks = self._pieces(step, numbers)
+        packs = np.repeat(np.arange(len(numbers)), pieces.counts)
+        left = ~is_dropped
+        contents = StepContents(
+            np.array([int(left.sum())]),
+            np.array([step.packs.packs]),
+            pieces.ids[left],
+            marks[left],
+            pieces.starts[left],
+            pieces.sizes[left],
+        )
+        return contents, packs[left]
+
+    def _position_of(self, step: int) -> Position:
+        """Return the position at which a step begins; those before it need not be read."""
+        if not step:
+            return self.begin
+        number = self._places_before + self.batches.batch_of(step) * self.inputs.shape.global_batch
+        place = self._gaps.place(number)
+        return Position(self.inputs.epoch, place, "packs", self.table.cursor(place))
+
+    def steps_with(self, sample: int) -> set[int]:
+        """Return the steps that may have pieces of a document."""
+        places = [
+            self.table.find(node, window, pack)
+            for node, window in self._documents.find(sample)
+            for pack in self.load(node, window).packs_with(sample)
         ]
-
-    def _step_packs(self, batch: int) -> _StepPacks:
-        """Return the packs of a global batch, found by `table` and not by reading all before it.
-
-        Batches count from the beginning of this plan, with those that are left out as empty.
-        """
-        size = self.shape.global_batch
-        places = self._gaps.places(np.arange(size) + self._places_before + batch * size)
-        places = places[places < self.table.total]
-        node, window, pack = self.table.at(places)
-        # Pack each window that the step has packs of, once.
-        windows: list[Packs] = []
-        window_of = np.full(len(node), -1, np.int64)
-        for row, number in sorted({*zip(node.tolist(), window.tolist(), strict=True)}):
-            if number >= 0:
-                window_of[(node == row) & (window == number)] = len(windows)
-                windows.append(self.load(row, number))
-        return _StepPacks(TakenPacks(windows, window_of, pack), places)
-
-    def locate(self, sample: int) -> list[Place]:
-        """Return every place of a pack with a piece of a sample in the rest of the epoch, by step.
-
-        ``place`` of a `Place` is the place of the pack in the batch of its rank.
-        """
-        # First find the places in the epoch of the packs with the sample, window by window.
-        shape, places = self.shape, set()
-        for node, window in self._documents.find(sample):
-            packs = self.load(node, window)
-            pieces = np.flatnonzero(packs.ids == sample)
-            for pack in (np.searchsorted(packs.bounds, pieces, side="right") - 1).tolist():
-                places.add(self.table.find(node, window, pack))
-        # Then leave out packs that were seen or skipped, or from which the sample is dropped.
-        located = set()
-        remaining = np.array(sorted(places), np.int64)
+        remaining = np.array(places, np.int64)
         remaining = remaining[(remaining >= self.begin.place) & self._gaps.is_in_no_gap(remaining)]
-        remaining = remaining[~self._is_dropped(np.full(len(remaining), sample), remaining)]
-        # At last find the rank that gets each pack, and the place of the pack in its batch.
-        for number_of_pack in (self._gaps.numbers(remaining) - self._places_before).tolist():
-            batch, number = divmod(number_of_pack, shape.global_batch)
-            step, step_packs = self.batches.step_at(batch), self._step_packs(batch)
-            for node in range(shape.nodes):
-                for rank, numbers in enumerate(self._numbers_of_ranks(step_packs, node)):
-                    global_rank = node * shape.ranks + rank
-                    for place in np.flatnonzero(numbers == number).tolist():
-                        part = step * self.spec.microbatches + place // self.plan.microbatch
-                        located.add(Place(step, global_rank, part % shape.workers, place))
-        return sorted(located)
-
-    def step_rows(self, step: int) -> list[StepSample]:
-        """Return the pieces of a global batch, rank by rank.
-
-        Steps count from the beginning of this plan. Raises IndexError after the last one.
-        """
-        return [
-            StepSample(rank, sample, (start, start + size))
-            for rank, packs in enumerate(self.batch(step))
-            for sample, start, size in zip(
-                packs.ids.tolist(), packs.starts.tolist(), packs.sizes.tolist(), strict=True
-            )
-        ]
-
-    def step_reads(self) -> Iterator[Ids]:
-        """Yield for each remaining global batch a sorted int64 array with a number for each piece.
-
-        Two orders have the same global batches if these arrays are equal.
-        """
-        for step in self._steps(self.reading(), self.begin):
-            ids, starts, _, _, counts = step.packs.pieces(np.arange(len(step.packs)))
-            is_dropped = self._is_dropped(ids, np.repeat(step.places, counts))
-            # A piece is identified by its document and its first token.
-            yield np.sort((ids + (starts << _ID_BITS))[~is_dropped])
-
-    def order_hash(self, steps: int) -> OrderHash:
-        """Return the hash of the next ``steps`` global batches, without reading any data."""
-        order_hash = OrderHash()
-        for packs in itertools.islice(self._steps(self.reading(), self.begin), steps):
-            numbers = np.arange(len(packs.packs))
-            order_hash.take(*self._hash_summands(packs, numbers, packs.packs.pieces(numbers)))
-        return order_hash
+        batches = (self._gaps.numbers(remaining) - self._places_before) // (
+            self.inputs.shape.global_batch
+        )
+        return {self.batches.step_at(batch) for batch in batches.tolist()}
 
     # ------------------------------------------------------------------ states
 
     def order_facts(self) -> dict[str, Any]:
         """Return the settings that a state records and compares, as plain JSON."""
         return {
-            **self.plan.order_facts(),
+            **self.inputs.order_facts(),
             "packing_window": self.window,
             "packing_lengths": self.lengths.digest,
         }
-
-    def dataset_facts(self) -> dict[str, Any]:
-        """Return facts about the data, which a state records and compares, as plain JSON."""
-        return self.plan.dataset_facts()
 
     def data_facts(self) -> dict[str, Any]:
         """Return settings of the packing that do not change the order, to make the packs again."""
         return {"packing": {"lengths": column_of(self.packing), "balance": self.packing.balance}}
 
-    def fingerprint(self) -> str:
-        """Return a text that is equal for equal data and settings."""
-        return f"{self.plan.fingerprint()} {self.order_facts()}"
-
     def key(self) -> str:
         """Return a digest of all that the packs of the epoch depend on."""
         # Skipped steps leave out packs and change none.
-        edits = [edit for edit in self.plan.edits if "skip" not in edit]
+        edits = [edit for edit in self.inputs.edits if "skip" not in edit]
         facts = sorted(self.order_facts().items(), key=str)
         return digest(self._documents.key(), repr(facts), repr(edits))
-
-    def check(self, state: Mapping[str, Any] | ResumePoint) -> None:
-        """Raise StateError for a state of other data or another order, naming the differences."""
-        point = parse_state(state)
-        point.check_unit(self.unit)
-        point.check(self.plan.dataset_facts(), self.order_facts())
-
-    def __repr__(self) -> str:
-        return f"<PackPlan of epoch {self.epoch} from pack {self.begin.place}: {self.packing!r}>"
 
 
 def _sorted_by_time(times: list[Ids], ids: list[Ids]) -> tuple[Ids, Ids]:
@@ -949,49 +866,69 @@ class PackTable:
 
 
 class FilledBatches:
-    """Global batches that have packs. Those that have none are left out.
+    """Global batches that have packs; a `StepBatches`. Those that have none are left out.
 
     Batch k has the places with the numbers ``first + k * size`` to ``first + (k + 1) * size`` - 1.
-    *Steps* count the batches that are not left out.
 
     Args:
-        table: Table of the packs of the epoch.
+        table: Returns the table of the packs of the epoch, which may take long.
         gaps: Places that are left out.
         first: Number of the first place.
         size: Places of a batch.
-
-    Attributes:
-        count: Number of steps.
-        full: Number of steps without an empty place.
+        rows: Number of canonical nodes.
     """
 
-    def __init__(self, table: PackTable, gaps: Gaps, first: int, size: int) -> None:
-        # The first batches are full. Of the later ones, look at all places.
-        self._regular = max(gaps.number(table.regular) - first, 0) // size
-        self._end = -(-max(gaps.number(table.total) - first, 0) // size)
-        self.full = self._regular
-        later = [np.zeros(0, np.int64)]  # batches that have packs
+    def __init__(
+        self, table: Callable[[], PackTable], gaps: Gaps, first: int, size: int, rows: int
+    ) -> None:
+        self._table, self._gaps, self._first, self._size = table, gaps, first, size
+        # A batch with a place of each row has packs, until all rows have ended.
+        self._may_be_empty = size < rows
+
+    @cached_property
+    def _found(self) -> tuple[int, Ids, int, int]:
+        """Batches before the first empty place, later ones with packs, the end, and full ones."""
+        table, gaps, first, size = self._table(), self._gaps, self._first, self._size
+        regular = max(gaps.number(table.regular) - first, 0) // size
+        batches = -(-max(gaps.number(table.total) - first, 0) // size)
+        full, later = regular, [np.zeros(0, np.int64)]
+        # Of the batches after the regular ones, look at all places.
         step = max(_PLACES_AT_ONCE // size, 1)
-        for begin in range(self._regular, self._end, step):
-            end = min(begin + step, self._end)
+        for begin in range(regular, batches, step):
+            end = min(begin + step, batches)
             places = gaps.places(np.arange(begin * size, end * size) + first)
             has_pack = table.has_pack(places).reshape(-1, size)
             later.append(begin + np.flatnonzero(has_pack.any(axis=1)))
-            self.full += int(has_pack.all(axis=1).sum())
-        self._later = np.concatenate(later)
-        self.count = self._regular + len(self._later)
+            full += int(has_pack.all(axis=1).sum())
+        return regular, np.concatenate(later), batches, full
+
+    @property
+    def count(self) -> int:
+        """Number of steps."""
+        regular, later, _, _ = self._found
+        return regular + len(later)
+
+    @property
+    def full(self) -> int:
+        """Number of steps without an empty place."""
+        return self._found[3]
 
     def batch_of(self, step: int) -> int:
         """Return the batch of a step. After the last step, batches count on."""
-        later = step - self._regular
-        if later < 0:
+        if not self._may_be_empty:
             return step
-        return int(self._later[later]) if step < self.count else self._end + step - self.count
+        regular, later, batches, _ = self._found
+        if step < regular:
+            return step
+        return int(later[step - regular]) if step < self.count else batches + step - self.count
 
     def step_at(self, batch: int) -> int:
         """Return the step of a batch, or of the next one that is not left out."""
-        if batch < self._regular:
+        if not self._may_be_empty:
             return batch
-        if batch >= self._end:
-            return self.count + batch - self._end
-        return self._regular + int(np.searchsorted(self._later, batch))
+        regular, later, batches, _ = self._found
+        if batch < regular:
+            return batch
+        if batch >= batches:
+            return self.count + batch - batches
+        return regular + int(np.searchsorted(later, batch))

@@ -373,10 +373,28 @@ class OrderState:
         plan = self.plan(ResumePoint(begin), world)
         return plan.filling.batches.full * plan.shape.batch
 
+    def epoch_full_steps(self, world: World) -> int:
+        """Return the steps of a whole epoch, skipped ones included, without padded last ones."""
+        return self.epoch_plan(0, world).filling.epoch_batches.full
+
     def worker_samples(self, world: World) -> list[int]:
         """Return the number of samples of each worker of this rank in a whole epoch."""
         samples = self._samples(world, Position(0))
         return samples.worker_samples(world.node, world.rank_of_node)
+
+    @property
+    def may_stop(self) -> bool:
+        """Whether the schedule may end the training."""
+        return self.schedule is not None and self.schedule.schedule.exhausted == "stop"
+
+    @property
+    def counts_batches(self) -> bool:
+        """Whether ``len(loader)`` has the number of batches, and not that of mosaicml-streaming.
+
+        That follows from the number of samples alone.
+        """
+        spec = self.spec
+        return spec.is_exact or spec.packing is not None or self.schedule is not None
 
     def samples_by_stream(self) -> dict[str, int]:
         """Return the number of samples of each stream, by its quoted name or its number.

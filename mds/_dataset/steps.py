@@ -154,6 +154,49 @@ class TrainingSteps:
 
 
 class RankSteps:
+    """Steps of one rank in the rest of an epoch, whose batches tell where their step ends.
+
+    So it is with packs. All ranks get equally many batches, the last ones with padding, and steps
+    that ``drop_last`` leaves out are not made.
+    """
+
+    def share_after(self, samples: int, *, is_full: bool) -> tuple[int, bool]:
+        """Return what every rank has taken after a batch, and whether that is the whole epoch.
+
+        Args:
+            samples: Samples of this rank, including those of the batch.
+            is_full: Whether the batch has ``batch_size`` samples.
+        """
+        del is_full
+        return samples, False
+
+    def share_at_end(self, samples: int) -> int:
+        """Return what every rank has taken at the end of the epoch, this one ``samples``."""
+        return samples
+
+    def is_end(self, samples: int) -> bool:
+        """Return True if no rank gets a batch after so many samples of this rank."""
+        del samples
+        return False
+
+    def leaves_out(self, samples: int) -> bool:
+        """Return True if ``drop_last`` leaves out the step of a batch, as it is not full.
+
+        ``samples`` are those of this rank, including those of the batch.
+        """
+        del samples
+        return False
+
+    def samples_before(self, place: int) -> int | None:
+        """Return the samples of this rank in the whole steps before a place of the epoch.
+
+        None if only the batches tell it.
+        """
+        del place
+        return None
+
+
+class SampleSteps(RankSteps):
     """Steps of one rank in the rest of an epoch of samples, counted in the samples of its batches.
 
     With ``remainder="short"``, ranks may get different numbers of samples. For example, with
@@ -189,11 +232,6 @@ class RankSteps:
         """The fewest and the most samples that a rank gets: 16 and 17 in the example."""
         return self._order.shares(self._world, self._begin)
 
-    @property
-    def most_samples(self) -> int:
-        """Maximum number of samples of a rank."""
-        return self._shares[1]
-
     def share_after(self, samples: int, *, is_full: bool) -> tuple[int, bool]:
         """Return what every rank has taken after a batch, and whether that is the whole epoch.
 
@@ -211,9 +249,31 @@ class RankSteps:
             return samples, False
         return max(samples, most), self._batches_of(fewest) < self._batches_of(most)
 
+    def share_at_end(self, samples: int) -> int:
+        """Return what every rank has taken at the end of the epoch, this one ``samples``."""
+        return max(samples, self._shares[1])
+
     def is_end(self, samples: int) -> bool:
         """Return True if no rank gets a batch after so many samples of this rank."""
-        return self._batches_of(samples) >= self._batches_of(self.most_samples)
+        return self._batches_of(samples) >= self._batches_of(self._shares[1])
+
+    def leaves_out(self, samples: int) -> bool:
+        """Return True if ``drop_last`` leaves out the step of a batch, as it is not full.
+
+        ``samples`` are those of this rank, including those of the batch.
+        """
+        return samples > self._samples_of_full_steps
+
+    def samples_before(self, place: int) -> int:
+        """Return the samples of this rank in the whole steps before a place of the epoch.
+
+        Samples that are skipped do not come, so they are not counted. Rounded down to a whole step:
+        the place may be inside a step if the state was saved with another global batch.
+        """
+        begin = self._begin
+        given = self._order.given_before(begin.epoch, begin.place, place)
+        samples = given // self._world.num_ranks
+        return samples - samples % self._size
 
     def _batches_of(self, samples: int) -> int:
         """Return the number of batches that a rank gets of so many samples."""
@@ -222,7 +282,7 @@ class RankSteps:
         return -(-samples // self._batch_size)  # rounded up
 
     @cached_property
-    def samples_of_full_steps(self) -> int:
+    def _samples_of_full_steps(self) -> int:
         """Number of samples of this rank in steps that ``drop_last`` does not leave out.
 
         Unless ranks repeat samples, all of them leave a step out if it is not full on one.
@@ -231,6 +291,28 @@ class RankSteps:
             return self._order.full_step_samples(self._world, self._begin)
         remaining = self._order.remaining_samples(self._world, self._begin)
         return remaining - remaining % self._size
+
+
+def rank_steps(
+    order: OrderState,
+    world: World,
+    begin: Position,
+    *,
+    batch_size: int,
+    microbatches: int,
+    drop_last: bool,
+) -> RankSteps:
+    """Return the steps of a rank from ``begin`` on; for the arguments, see `SampleSteps`."""
+    if order.spec.packing is not None:
+        return RankSteps()
+    return SampleSteps(
+        order,
+        world,
+        begin,
+        batch_size=batch_size,
+        microbatches=microbatches,
+        drop_last=drop_last,
+    )
 
 
 def count_steps(order: OrderState, world: World, *, drop_last: bool = False) -> int:
@@ -248,7 +330,7 @@ def count_steps(order: OrderState, world: World, *, drop_last: bool = False) -> 
         warnings.warn(
             f"len() is an estimate: about {plural(count.packs, 'pack')} an epoch. It becomes exact "
             "when a thread of this process has packed the epoch, and when this run restarts.",
-            stacklevel=3,
+            stacklevel=4,
         )
     if not drop_last:
         return count.steps

@@ -253,15 +253,10 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
         But with ``remainder="short"``, some ranks get fewer: of 9 samples, 2 ranks get 5 and
         4. At the end both count 5, so that their states are equal.
         """
-        if not self.is_finished or not self._is_uneven:
+        if not self.is_finished or not self.order.spec.is_uneven:
             return self.index
         _, maximum = self.samples.global_batches.shares
         return max(self.index, maximum)
-
-    @property
-    def _is_uneven(self) -> bool:
-        """True if ranks may get different numbers of samples; all ranks get as many packs."""
-        return self.order.spec.is_exact and self.order.spec.packing is None
 
     @property
     def _is_finished_on_all_ranks(self) -> bool:
@@ -271,7 +266,7 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
         iteration ends. The other has finished once it has taken 5, even if nobody asks for a sixth
         sample. If all ranks get equally many, all of them see the end in the same step.
         """
-        if self.is_finished or not self._is_uneven:
+        if self.is_finished or not self.order.spec.is_uneven:
             return self.is_finished
         minimum, maximum = self.samples.global_batches.shares
         return minimum < maximum <= self.index

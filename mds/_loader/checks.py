@@ -127,8 +127,10 @@ def check_microbatches(loader: Any, dataset: StreamingDataset | None) -> None:
 def check_packs(loader: Any, streaming: StreamingDataset) -> None:
     """Refuse a loader and its dataset with packing if their settings contradict each other.
 
-    Raises ConfigError.
+    Raises ConfigError. Without packing there is nothing to refuse.
     """
+    if streaming.packing is None:
+        return
     from mds._iteration.packed_batches import check_packing
     from mds.transforms._collate import ColumnFunction
 

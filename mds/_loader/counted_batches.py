@@ -227,9 +227,8 @@ class LoaderState:
         """
         count, run = self.count, self.run
         # A class of the user that iterates (``is_of_order`` is false) can hold samples back, which
-        # a resume would lose. Batches of packs report their position, and after the whole epoch the
-        # position is its end in any case.
-        if run.order.spec.packing is not None or self.is_of_order or count.is_finished:
+        # a resume would lose. After the whole epoch the position is its end in any case.
+        if self.is_of_order or count.is_finished:
             return
         own_states = {None, StreamingDataset.state_dict}
         has_own_state = getattr(self.reader, "state_dict", None) not in own_states
@@ -284,14 +283,14 @@ class CountedBatches:
         self.epoch = self._run.order.epochs.upcoming(worker_group(), 0).position.epoch
         self._inner = make()
         self._failure: Exception | None = None
-        # Value of count.samples at which batches are made anew, and with packs the place in the
-        # epoch; see `change_at`.
+        # Value of count.samples at which batches are made anew, and the place in the epoch for
+        # batches that tell where they end; see `change_at`.
         self._until, self._until_place = _NEVER, _NEVER
         self._steps: RankSteps | None = None  # set by `_steps_from`, where it is needed
         spec = self._run.order.spec
         # Whether ranks may get different numbers of samples. Their states must be equal all the
         # same, so `RankSteps` then adjusts the counts.
-        self._is_uneven = spec.remainder == "short" and spec.packing is None and self.is_exact
+        self._is_uneven = spec.is_uneven and spec.remainder == "short" and self.is_exact
         # With packs, the position after the step of the last batch.
         self._end_of_step: Position | None = None
         self._may_drop = state.drop_last and (state.microbatches > 1 or spec.remainder != "repeat")
@@ -407,10 +406,10 @@ class CountedBatches:
     def _steps_from(self, begin: Position) -> RankSteps:
         """Return the steps of this rank from ``begin`` on, where the iteration began."""
         if self._steps is None:
-            from mds._dataset.steps import RankSteps
+            from mds._dataset.steps import rank_steps
 
             state, run = self._state, self._run
-            self._steps = RankSteps(
+            self._steps = rank_steps(
                 run.order,
                 run.world(),
                 begin,
@@ -432,8 +431,7 @@ class CountedBatches:
         """
         if (self.count.batches + 1) % self._state.microbatches == 0:
             return True
-        spec = self._run.order.spec
-        if begin is None or spec.packing is not None or spec.remainder == "mask":
+        if begin is None or self._run.order.spec.remainder == "mask":
             return False  # the last step is padded
         return self._steps_from(begin).is_end(samples)
 
@@ -443,9 +441,9 @@ class CountedBatches:
         A worker leaves out only batches that are not full, and the last step of packs.
         """
         begin = self.count.begin or info.begin
-        if begin is None or self._run.order.spec.packing is not None:
+        if begin is None:
             return False
-        return self.count.samples + info.samples > self._steps_from(begin).samples_of_full_steps
+        return self._steps_from(begin).leaves_out(self.count.samples + info.samples)
 
     def warn_if_inexact(self) -> None:
         """Warn once if a class of the user makes the position inexact."""
@@ -476,18 +474,12 @@ class CountedBatches:
         begin = self.count.begin
         if self.count.is_closed or begin is None or begin.epoch != epoch:
             return
-        order = self._run.order
-        if order.spec.packing is not None:
-            # Steps of packs tell where they end. Those that were left out are not counted.
-            self._until_place = min(self._until_place, sample)
-            return
-        # Samples that this rank gets in this iteration before the change; skipped ones do not come.
-        ranks = self._run.world().num_ranks
-        samples: int = order.given_before(epoch, begin.place, sample) // ranks
+        # Batches of packs tell where their step ends. Samples are counted.
+        self._until_place = min(self._until_place, sample)
         self._steps = None  # fewer samples may follow than before
-        # Round down to a whole step: the change may begin inside a step if the state was saved
-        # with another global batch.
-        self._until = min(self._until, samples - samples % self._state.step_samples)
+        samples = self._steps_from(begin).samples_before(sample)
+        if samples is not None:
+            self._until = min(self._until, samples)
 
     def _make_anew(self) -> None:
         """Discard the batches that were made ahead, and continue in the changed order.
@@ -515,8 +507,7 @@ class CountedBatches:
                 self._log_nothing_left(start)
         count.share = max(count.share, count.samples)
         if self._is_uneven and count.begin is not None:
-            most_samples = self._steps_from(count.begin).most_samples
-            count.share = max(count.share, most_samples)  # equal on all ranks
+            count.share = self._steps_from(count.begin).share_at_end(count.share)
         count.hash_of_steps = count.order_hash
         count.is_closed = count.is_finished = True
 
@@ -551,11 +542,11 @@ class CountedBatches:
             not batches
             and state.drop_last
             and state.is_strict
-            and (order.spec.packing is not None or state.is_of_order)
+            and state.is_of_order
             and last is not None
             and not last.position.place
             # A schedule may end the training, edits may skip all steps, a selection may be empty.
-            and order.schedule is None
+            and not order.may_stop
             and not order.epochs.edits
             and order.weights.epoch_size
         ):

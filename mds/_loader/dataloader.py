@@ -49,7 +49,7 @@ from mds._words import WorkerType, plural
 from mds.errors import ConfigError, NoSpaceError, PlanError, StateError
 from mds.plan import OrderHash
 from mds.plan._spec import OrderSpec
-from mds.plan._state import ALL_KEYS, Position
+from mds.plan._state import ALL_KEYS
 
 if TYPE_CHECKING:
     from mds.report import WaitReport
@@ -192,9 +192,9 @@ class StreamingDataLoader(DataLoader[Any]):
         self.microbatches = microbatches
         if microbatches > 1:
             check_microbatches(self, self._streaming)
-        self._check_fit(dataset)
-        if self._streaming is not None and self._is_packed:
+        if self._streaming is not None:
             check_packs(self, self._streaming)
+        self._check_fit(dataset)
         self._batches = Batches(
             dataset, self.batch_size, self.drop_last, self.collate_fn, self._clock
         )
@@ -308,7 +308,6 @@ class StreamingDataLoader(DataLoader[Any]):
             check_wrapper(dataset, len(dataset) if hasattr(type(dataset), "__len__") else None)
         elif (
             streaming is dataset
-            and streaming.packing is None
             and self.num_workers > 1  # ranks may not be known yet: Lightning makes them later
             and self.batch_size not in {None, streaming.batch_size}
         ):
@@ -347,10 +346,7 @@ class StreamingDataLoader(DataLoader[Any]):
             return super().__len__()
         streaming = self._streaming
         assert streaming is not None
-        if self._is_packed:
-            return self.steps_per_epoch * self.microbatches
-        order = run_of(streaming).order
-        if self.microbatches > 1 or order.spec.is_exact or order.schedule is not None:
+        if self.microbatches > 1 or run_of(streaming).order.counts_batches:
             return self._batches_per_epoch
         length = super().__len__()
         try:
@@ -369,11 +365,6 @@ class StreamingDataLoader(DataLoader[Any]):
         return length
 
     @property
-    def _is_packed(self) -> bool:
-        """True if batches are made of packs of documents."""
-        return self._streaming is not None and self._streaming.packing is not None
-
-    @property
     def steps_per_epoch(self) -> int:
         """Number of steps of a whole epoch on this rank, of ``microbatches`` batches each.
 
@@ -381,22 +372,21 @@ class StreamingDataLoader(DataLoader[Any]):
         filter makes batches smaller and not fewer. For a dataset that this library does not
         iterate, it follows from ``len(loader)``.
         """
-        streaming = self._streaming
-        if streaming is not None and self._is_packed:
-            from mds._dataset.steps import count_steps
-
-            self._check_steps()
-            run = run_of(streaming)
-            return count_steps(run.order, run.world(), drop_last=self.drop_last)
         batches = self._batches_per_epoch if self._counts_steps else super().__len__()
         return -(-batches // self.microbatches)
 
     @property
     def _batches_per_epoch(self) -> int:
-        """Number of batches of a whole epoch of samples on this rank, if `_counts_steps`."""
+        """Number of batches of a whole epoch on this rank, if `_counts_steps`."""
         streaming = self._streaming
         assert streaming is not None
         self._check_steps()
+        if streaming.packing is not None:  # an estimate, or another number in each epoch
+            from mds._dataset.steps import count_steps
+
+            run = run_of(streaming)
+            steps = count_steps(run.order, run.world(), drop_last=self.drop_last)
+            return steps * self.microbatches
         spec, workers = run_of(streaming).order.spec, max(1, self.num_workers)
         counted = self._counted
         # Counting is slow, so count again only for other settings. Loading a state makes another
@@ -408,12 +398,11 @@ class StreamingDataLoader(DataLoader[Any]):
     @property
     def _counts_steps(self) -> bool:
         """True if the order determines the number of batches, and no class of the user."""
-        if self._streaming is None:
+        streaming = self._streaming
+        if streaming is None or not self._batches.is_of_order:
             return False
-        if self._is_packed:
-            return True
-        has_plain_length = type(self._streaming).__len__ is StreamingDataset.__len__
-        return self._is_strict and self._batches.is_of_order and has_plain_length
+        has_plain_length = type(streaming).__len__ is StreamingDataset.__len__
+        return (self._is_strict and has_plain_length) or streaming.packing is not None
 
     def _count_batches(self, streaming: StreamingDataset, workers: int) -> int:
         """Count the batches of all ``workers`` of this rank in a whole epoch."""
@@ -423,7 +412,7 @@ class StreamingDataLoader(DataLoader[Any]):
         samples = run.order.worker_samples(world)
         size = self.batch_size or 1
         if self.drop_last and streaming.remainder != "repeat":
-            return run.order.full_step_samples(world, Position(0)) // size
+            return run.order.epoch_full_steps(world) * run.order.spec.batch() // size
         if self.drop_last and self.microbatches > 1:  # only whole steps come
             return sum(samples) // (size * self.microbatches) * self.microbatches
         return sum(count // size if self.drop_last else -(-count // size) for count in samples)
@@ -530,9 +519,7 @@ class StreamingDataLoader(DataLoader[Any]):
                 is_empty = False
                 yield batch
             if is_empty and is_whole:
-                schedule = run.order.schedule
-                is_stopped = schedule is not None and schedule.schedule.exhausted == "stop"
-                if not is_stopped or state["epoch"] < 0:
+                if not run.order.may_stop or state["epoch"] < 0:
                     raise self._loader_state.empty_epoch_error()
                 if may_stop:
                     return
@@ -630,8 +617,8 @@ class StreamingDataLoader(DataLoader[Any]):
         # Before the first batch the dataset knows the position. A subclass that overrides
         # state_dict() is always asked, because it may add keys.
         if position is None or type(streaming).state_dict is not StreamingDataset.state_dict:
-            # With packs a number of samples says no position: batches report it (`count.end`).
-            samples = 0 if self._is_packed else count.share * streaming.num_ranks
+            # Where batches report the position (`count.end`), a number of samples says none.
+            samples = 0 if count.end is not None else count.share * streaming.num_ranks
             state = streaming.state_dict(samples, from_beginning=False)
         if position is not None:
             # The position of this iteration, even if the dataset has begun another one.

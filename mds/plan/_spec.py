@@ -156,6 +156,11 @@ class OrderSpec:
         return self.remainder != "repeat"
 
     @property
+    def is_uneven(self) -> bool:
+        """Whether ranks may get different numbers of samples; all of them get as many packs."""
+        return self.is_exact and self.packing is None
+
+    @property
     def algorithm(self) -> type[Shuffle] | None:
         """Class of the shuffle, also if shuffling is off: it decides the canonical nodes.
 

@@ -152,7 +152,7 @@ def test_the_workers_of_a_node_know_what_all_of_them_read(corpus, place):
             for worker in (0, 1):
                 dataset = make(corpus, topology=world, batch_size=6)
                 packs = dataset._dataset_run.order.epoch_plan(epoch, world)
-                ids = np.concatenate([p.ids for p in packs.rank_packs(world.node, rank, worker)])
+                ids = np.concatenate([*packs.blocks(world.node, rank, worker)])
                 expected += [(epoch * EPOCH_TIME + at, i) for at, i in enumerate(ids.tolist())]
     dataset = make(corpus, topology=world, batch_size=6)
     order = NodeOrder(dataset._dataset_run.order.epoch_plan(0, world), dataset._shards)

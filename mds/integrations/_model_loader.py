@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,6 +15,9 @@ from mds._process.fork_safe import cached_property
 from mds._words import plural
 from mds.errors import ConfigError
 from mds.integrations._model_inputs import ModelInputs, SampleCollator
+
+if TYPE_CHECKING:
+    from mds.plan._spec import OrderSpec
 
 
 class ModelLoader(StreamingDataLoader):
@@ -98,14 +101,16 @@ class TrainingLoader(ModelLoader):
         self._may_estimate = may_estimate
         self._remaining = 0  # batches until the next iteration ends; 0: a whole epoch
         self._all_batches = self._batches_of_epochs()
-        is_short = not self._is_packed and self._streaming.remainder == "short"
+        is_short = self._spec.is_uneven and self._spec.remainder == "short"
         if is_short and self._streaming.num_ranks > 1 and not self.drop_last:
             raise ConfigError(
                 "remainder='short' of a training dataset gives ranks different numbers of batches, "
                 "so some would wait for others without end. Set dataloader_drop_last=True, or use "
                 "another remainder."
             )
-        if self.microbatches > 1 and not self._is_packed and len(self) % self.microbatches:
+        # Steps of packs have all of their batches; they are not counted before a state is loaded.
+        is_counted = self.microbatches > 1 and self._spec.packing is None
+        if is_counted and len(self) % self.microbatches:
             raise ConfigError(
                 f"an epoch has {plural(len(self), 'batch')} of this rank, so its last step has "
                 f"fewer than the others, which have {self.microbatches} "
@@ -113,11 +118,18 @@ class TrainingLoader(ModelLoader):
             )
 
     def __len__(self) -> int:
-        length = self._packed_batches if self._is_packed else super().__len__()
+        is_packed = self._spec.packing is not None
+        length = self._packed_batches if is_packed else super().__len__()
         if not length:
             assert self._loader_state is not None
             raise self._loader_state.empty_epoch_error()
         return length
+
+    @property
+    def _spec(self) -> OrderSpec:
+        """Settings of the order of the dataset."""
+        assert self._streaming is not None
+        return run_of(self._streaming).order.spec
 
     @cached_property
     def _packed_batches(self) -> int:

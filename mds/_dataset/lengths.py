@@ -111,6 +111,12 @@ class SelectedLengths(DocumentLengths):
 
         return known_counts(filling)
 
+    def known_pack_counts(self, filling: PackFilling) -> list[Ids] | None:
+        """Return the number of packs of each window if they were counted before, else None."""
+        from mds._dataset.pack_counts import find_counts
+
+        return find_counts(filling)
+
     def take(self, ids: Ids) -> Ids:
         """Return the lengths of the samples ``ids``, int64, of the same shape."""
         return self._joined.take(self._shards.stored(ids))

@@ -71,6 +71,11 @@ def known_counts(packs: PackFilling) -> Counts:
     return _counts_by_key.count(packs)
 
 
+def find_counts(packs: PackFilling) -> Counts | None:
+    """Return the number of packs of each window of an epoch if they are known, else None."""
+    return _counts_by_key.find(packs)
+
+
 def estimate_packs(packs: PackFilling) -> int:
     """Estimate the number of packs of an epoch from the mean length of a document.
 

@@ -1,8 +1,8 @@
 """PackFilling: packs of documents at the places of an epoch.
 
 Windows of the order of the documents are packed (`pack_windows`), and the packs are dealt to ranks
-as samples are. Every process computes the packs that it needs, in
-about 0.8 us for a document of all ranks, so processes exchange nothing.
+as samples are. Every process computes the packs that it needs, in about 0.8 us for a document, so
+processes exchange nothing.
 
 The packs are thought of as a grid with a row for each canonical node, read column by column, as
 samples are. A row that has ended leaves empty places, so place p is always column ``p // rows`` of
@@ -19,7 +19,8 @@ in which all places are empty is left out.
 The length of a row is known only when its windows are packed. So there are two ways through the
 grid. `PackReading` continues from a cursor, the next pack of every canonical node, a window at a
 time, and does not need the packs before. `PackTable` is made of the number of packs of every
-window, and finds the pack of any place.
+window, and finds the pack of any place. Once these numbers are known, a reading packs only the
+windows whose packs are asked for: those of the rows of a machine. Until then it packs all.
 
 A document longer than a pack may be cut into *pieces*; any other document is one piece. The packs
 of a step have *numbers* from 0 on, in the order of their places in the epoch. `Shape.deal` says
@@ -45,6 +46,7 @@ from mds.plan._pack_windows import (
     DocumentWindows,
     OrderWindows,
     Packs,
+    PackWindow,
     Pieces,
     ScheduledWindows,
     TakenPacks,
@@ -99,6 +101,11 @@ class DocumentLengths(Protocol):
         A class that remembers it need not pack a whole epoch again.
         """
         return filling.count()
+
+    def known_pack_counts(self, filling: PackFilling) -> list[Ids] | None:
+        """Return what `pack_counts` would, if no window has to be packed for it, else None."""
+        del filling
+        return None
 
 
 class RankPacks(NamedTuple):
@@ -231,6 +238,7 @@ class PackFilling:
         self._gaps = Gaps(inputs.skips)
         # Places of the epoch before the beginning, without skipped ones.
         self._places_before = self._gaps.number(self.begin.place)
+        self._table: PackTable | None = None
 
     def _window(self, inputs: EpochInputs) -> int:
         """Return the number of documents of a window, which is at most a shuffle block.
@@ -462,7 +470,8 @@ class PackFilling:
 
         Raises PlanError if the epoch has no pack.
         """
-        reading = PackReading(load or self.load, self.windows, begin.cursor)
+        counts = self.lengths.known_pack_counts(self) if self._table is None else self._table.counts
+        reading = PackReading(load or self.load, self.windows, begin.cursor, counts)
         size, next_place = self.inputs.shape.global_batch, begin.place
         for first_number in itertools.count(self._gaps.number(begin.place), size):
             places = self._gaps.places(np.arange(first_number, first_number + size))
@@ -552,10 +561,12 @@ class PackFilling:
             for node, windows in enumerate(self.windows.tolist())
         ]
 
-    @cached_property
+    @property
     def table(self) -> PackTable:
-        """Table of all packs of the epoch; `DocumentLengths.pack_counts` may know it already."""
-        return PackTable(self.lengths.pack_counts(self))
+        """Table of all packs of the epoch, which are counted at the first use."""
+        if self._table is None:
+            self._table = PackTable(self.lengths.pack_counts(self))
+        return self._table
 
     @cached_property
     def batches(self) -> FilledBatches:
@@ -663,7 +674,7 @@ _PLACES_AT_ONCE = 1 << 18  # that are looked up
 class PackReading:
     """Reading of the packs of an epoch from a cursor on, of all canonical nodes in turns.
 
-    Only the current window of each canonical node is packed and kept.
+    Only the current window of each canonical node is kept.
 
     Example of a cursor for two nodes: ``Cursor(((3, 7), (3, 6)), node=1)``. Node 0 continues with
     pack 7 of its window 3, node 1 with pack 6 of its window 3, and node 1 gives the next pack.
@@ -672,13 +683,21 @@ class PackReading:
         load: Function from a canonical node and a window to its packs.
         windows: Number of windows of each canonical node.
         cursor: Next pack of every canonical node; None for the beginning of the epoch.
+        counts: Number of packs of each window, an array for each canonical node, if they are known.
+            Then a window is packed only when one of its packs is asked for.
 
     Raises StateError for a cursor that is not of this epoch.
     """
 
-    def __init__(self, load: Load, windows: Ids, cursor: Cursor | None = None) -> None:
+    def __init__(
+        self,
+        load: Load,
+        windows: Ids,
+        cursor: Cursor | None = None,
+        counts: Sequence[Ids] | None = None,
+    ) -> None:
         nodes = len(windows)
-        self._load, self._windows = load, windows
+        self._load, self._windows, self._counts = load, windows, counts
         # Pairs of a window and a pack in it, for each canonical node.
         pairs, next_node = cursor if cursor is not None else (((0, 0),) * nodes, 0)
         cursor_pairs = np.array(pairs, np.int64).reshape(-1, 2)
@@ -695,11 +714,11 @@ class PackReading:
         # The cursor: window and pack of each canonical node, and the node of the next pack.
         self._window, self._pack = cursor_pairs[:, 0].copy(), cursor_pairs[:, 1].copy()
         self._next_node = next_node
-        # Packs of the cursor's window of each node, and their number: None and 0 after the last
-        # window. The windows are packed at the first call of `take`.
-        self._packs: list[Packs | None] = [None] * nodes
+        # The cursor's window of each node, and the number of its packs: None and 0 after the last
+        # window. They are set at the first call of `take`.
+        self._open: list[PackWindow | None] = [None] * nodes
         self._count = np.zeros(nodes, np.int64)
-        self._has_loaded = False
+        self._has_begun = False
 
     @property
     def cursor(self) -> Cursor:
@@ -719,11 +738,11 @@ class PackReading:
         there are no places. Each round of the loop takes either as many whole columns of the grid
         as all windows have, or a part of one column.
         """
-        if not self._has_loaded:
-            self._load_windows()
+        if not self._has_begun:
+            self._open_windows()
         rows = len(self._windows)
         window_of, numbers = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
-        windows: list[Packs] = []
+        windows: list[PackWindow] = []
         # Index in `windows` of the current window of each node, -1 if it is not listed there.
         index_of = np.full(rows, -1, np.int64)
         filled = 0
@@ -737,10 +756,10 @@ class PackReading:
             alive = nodes if has_packs.all() else nodes[has_packs]
             # List the windows of these nodes that are not listed yet.
             for node in alive[index_of[alive] < 0].tolist():
-                packs = self._packs[node]
-                assert packs is not None
+                window = self._open[node]
+                assert window is not None
                 index_of[node] = len(windows)
-                windows.append(packs)
+                windows.append(window)
             # Column after column, and in a column node after node.
             end = filled + columns * len(nodes)
             window_of[filled:end] = np.tile(index_of[nodes], columns)
@@ -751,11 +770,11 @@ class PackReading:
             self._pack[alive] += columns
             self._next_node = (int(nodes[-1]) + 1) % rows
             filled = end
-            # Load the next windows of nodes whose window is used up.
+            # Open the next windows of nodes whose window is used up.
             for node in alive[self._pack[alive] == self._count[alive]].tolist():
                 self._window[node] += 1
                 self._pack[node] = 0
-                self._load_next_window(node)
+                self._open_next_window(node)
                 index_of[node] = -1
         step_packs = TakenPacks(windows, window_of[:filled], numbers[:filled])
         if self.is_finished and step_packs.filled < filled:
@@ -769,14 +788,14 @@ class PackReading:
         while count and len(self.take(step := min(count, _SKIP_CHUNK))):
             count -= step
 
-    def _load_windows(self) -> None:
-        """Pack the window of every canonical node at the cursor.
+    def _open_windows(self) -> None:
+        """Open the window of every canonical node at the cursor.
 
         Raises StateError for a cursor at a pack that its window does not have.
         """
         for node in range(len(self._windows)):
             before = int(self._window[node])
-            self._load_next_window(node)
+            self._open_next_window(node)
             # A window without packs was passed over: then the cursor cannot have been inside it.
             is_same = int(self._window[node]) == before
             if self._pack[node] and not (is_same and self._pack[node] < self._count[node]):
@@ -787,24 +806,25 @@ class PackReading:
                     "belongs to "
                     "another order."
                 )
-        self._has_loaded = True
+        self._has_begun = True
 
-    def _load_next_window(self, node: int) -> None:
-        """Pack the window of a canonical node's cursor, or the next window that has packs.
+    def _open_next_window(self, node: int) -> None:
+        """Open the window of a canonical node's cursor, or the next window that has packs.
 
         The cursor moves to that window. After the last window the node has no packs.
         """
-        while self._window[node] < self._windows[node]:
-            packs = self._load(node, int(self._window[node]))
-            if len(packs):
-                self._packs[node], self._count[node] = packs, len(packs)
+        while (number := int(self._window[node])) < self._windows[node]:
+            count = None if self._counts is None else int(self._counts[node][number])
+            window = PackWindow(functools.partial(self._load, node, number), count)
+            if window.count:
+                self._open[node], self._count[node] = window, window.count
                 return
             self._window[node] += 1
-        self._packs[node], self._count[node] = None, 0
+        self._open[node], self._count[node] = None, 0
 
 
 class PackTable:
-    """Table that finds packs of an epoch by their places, and places by packs.
+    """Table of the packs of an epoch, which finds their places and cursors.
 
     Place p is in column ``p // rows`` of row ``p % rows`` of the grid of the module. A row has the
     packs of a canonical node, all its windows one after the other.
@@ -813,11 +833,13 @@ class PackTable:
         counts: Number of packs of each window, an int64 array for each canonical node.
 
     Attributes:
+        counts: The same.
         total: Number of places of the epoch, up to the last pack.
         regular: Number of places before the first empty one.
     """
 
     def __init__(self, counts: Sequence[Ids]) -> None:
+        self.counts = counts
         # Column after the last pack of each window, for each row; then the length of each row.
         self._ends = [np.cumsum(of_node) for of_node in counts]
         self._lengths = np.array([int(e[-1]) if len(e) else 0 for e in self._ends], np.int64)
@@ -838,20 +860,6 @@ class PackTable:
         """Return the place in the epoch of a pack of a window of a canonical node."""
         before = int(self._ends[node][window - 1]) if window else 0
         return (before + pack) * len(self._ends) + node
-
-    def at(self, places: Ids) -> tuple[Ids, Ids, Ids]:
-        """Return canonical node, window and pack of places, each int64 of shape (n,).
-
-        Window and pack are -1 for empty places.
-        """
-        column, node = np.divmod(places, max(len(self._ends), 1))
-        window, pack = np.full(len(node), -1, np.int64), np.full(len(node), -1, np.int64)
-        for row in np.unique(node).tolist():
-            ends = self._ends[row]
-            mine = np.flatnonzero((node == row) & (column < self._lengths[row]))
-            window[mine] = np.searchsorted(ends, column[mine], side="right")
-            pack[mine] = column[mine] - np.concatenate([[0], ends])[window[mine]]
-        return node, window, pack
 
     def cursor(self, place: int) -> Cursor:
         """Return the cursor at a place of the epoch: the next pack of every canonical node."""

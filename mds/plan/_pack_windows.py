@@ -12,7 +12,7 @@ pack is a list of pieces.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -194,12 +194,13 @@ class TakenPacks:
     """Consecutive places of an epoch, with packs from several windows. Some places may be empty.
 
     Attributes:
-        windows: The windows that these packs are from, each with all its packs.
+        windows: The windows that these packs are from. Each is packed when one of its packs is
+            asked for.
         window_of: For each place the index in ``windows`` of the window of its pack, int64.
         numbers: For each place the number of its pack in the window, int64; -1 for an empty place.
     """
 
-    windows: Sequence[Packs]
+    windows: Sequence[PackWindow]
     window_of: Ids
     numbers: Ids
 
@@ -230,7 +231,7 @@ class TakenPacks:
         """Return the packs of all parts, one part after the other."""
         if len(parts) == 1:
             return parts[0]
-        windows: list[Packs] = []
+        windows: list[PackWindow] = []
         window_of = []
         for part in parts:
             window_of.append(part.window_of + len(windows))
@@ -250,7 +251,7 @@ class TakenPacks:
         window_of, numbers = self.window_of[places[real]], self.numbers[places[real]]
         for window in np.unique(window_of).tolist():
             mine = window_of == window
-            packs = self.windows[window]
+            packs = self.windows[window].packs
             weights = packs.work if kind == "attention" else packs.tokens
             totals[real[mine]] = weights[numbers[mine]]
         return totals
@@ -268,12 +269,12 @@ class TakenPacks:
         windows = np.unique(window_of).tolist()
         for window in windows:
             mine = window_of == window
-            bounds = self.windows[window].bounds
+            bounds = self.windows[window].packs.bounds
             begins[mine] = bounds[numbers[mine]]
             counts[real[mine]] = bounds[numbers[mine] + 1] - begins[mine]
         sizes = counts[real]
         if len(windows) == 1:  # the usual case: no copy from window to window
-            packs, indices = self.windows[windows[0]], join_ranges(begins, sizes)
+            packs, indices = self.windows[windows[0]].packs, join_ranges(begins, sizes)
             return Pieces(
                 packs.ids[indices],
                 packs.starts[indices],
@@ -286,7 +287,7 @@ class TakenPacks:
         columns_out = [np.empty(int(sizes.sum()), np.int64) for _ in range(4)]
         firsts = np.cumsum(sizes) - sizes
         for window in windows:
-            mine, packs = window_of == window, self.windows[window]
+            mine, packs = window_of == window, self.windows[window].packs
             indices = join_ranges(begins[mine], sizes[mine])
             targets = join_ranges(firsts[mine], sizes[mine])
             columns = packs.ids, packs.starts, packs.sizes, packs.places
@@ -294,6 +295,39 @@ class TakenPacks:
                 column[targets] = values[indices]
         ids, starts, piece_sizes, document_places = columns_out
         return Pieces(ids, starts, piece_sizes, document_places, counts)
+
+
+class PackWindow:
+    """Window of documents that is packed when its packs are asked for.
+
+    Args:
+        load: Packs the window.
+        known_count: Number of its packs, if they were counted before.
+    """
+
+    def __init__(self, load: Callable[[], Packs], known_count: int | None = None) -> None:
+        self._load, self._known_count = load, known_count
+
+    @property
+    def count(self) -> int:
+        """Number of its packs."""
+        return len(self.packs) if self._known_count is None else self._known_count
+
+    @cached_property
+    def packs(self) -> Packs:
+        """Packs of the window.
+
+        Raises PlanError if they are not as many as were counted before.
+        """
+        packs = self._load()
+        if self._known_count not in (None, len(packs)):
+            found, known = plural(len(packs), "pack"), self._known_count
+            raise PlanError(
+                f"a window of documents has {found}, but {known:,} were counted before. A packer "
+                "must depend on its arguments alone. If yours has changed, register it under "
+                "another name."
+            )
+        return packs
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

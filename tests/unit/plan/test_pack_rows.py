@@ -11,7 +11,7 @@ from packs import LENGTHS, SHARDS, Given, lengths_of, packed, steps_of
 from mds import Schedule, World
 from mds.errors import PlanError, StateError
 from mds.plan import EpochPlan
-from mds.plan._pack_filling import PackCosts, PackTable
+from mds.plan._pack_filling import PackCosts, PackFilling, PackTable
 from mds.plan._packing import Packing
 from mds.plan._schedule import ScheduledRun
 from mds.plan._state import Position, emit_state
@@ -430,12 +430,37 @@ def test_the_table_finds_every_pack(lengths):
     assert table.total == places[-1] + 1
     assert np.flatnonzero(table.has_pack(np.arange(table.total))).tolist() == places
     assert table.regular == next(p for p in range(table.total + 1) if p not in places)
-    nodes, windows, packs = table.at(np.arange(table.total))
-    for place in range(table.total):
-        if place in places:
-            assert table.find(int(nodes[place]), int(windows[place]), int(packs[place])) == place
-        else:
-            assert (windows[place], packs[place]) == (-1, -1)
+    for place in places:
+        row = place % 3
+        window, pack = table.cursor(place).windows[row]
+        assert table.find(row, window, pack) == place
+
+
+def test_a_worker_packs_the_rows_of_its_machine(monkeypatch):
+    """Once the packs of all windows are counted; until then it packs every row."""
+    load, packed_rows = PackFilling.load, set()
+
+    def note_row(packs, row, window):
+        packed_rows.add(row)
+        return load(packs, row, window)
+
+    monkeypatch.setattr(PackFilling, "load", note_row)
+    plan = packed((4, 2, 1))
+    before = [mine.ids.tolist() for mine in plan.filling.rank_packs(2, 1, 0)]
+    assert packed_rows == {0, 1, 2, 3}
+    counted = packed((4, 2, 1))
+    assert counted.steps == len(before)
+    packed_rows.clear()
+    assert [mine.ids.tolist() for mine in counted.filling.rank_packs(2, 1, 0)] == before
+    assert packed_rows == {2}
+
+
+def test_other_packs_than_were_counted_are_refused():
+    """As a packer gives them whose code has changed."""
+    plan = packed((1, 1, 1))
+    plan.filling.table.counts[3][1] += 1
+    with pytest.raises(PlanError, match=r"has \d+ packs, but \d+ were counted before"):
+        list(plan.blocks(0, 0, 0))
 
 
 def test_the_end_of_an_epoch_is_a_position():

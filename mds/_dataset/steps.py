@@ -271,8 +271,8 @@ class SampleSteps(RankSteps):
         the place may be inside a step if the state was saved with another global batch.
         """
         begin = self._begin
-        given = self._order.given_before(begin.epoch, begin.place, place)
-        samples = given // self._world.num_ranks
+        samples = self._order.given_before(begin.epoch, begin.place, place)
+        samples //= self._world.num_ranks
         return samples - samples % self._size
 
     def _batches_of(self, samples: int) -> int:

@@ -486,7 +486,7 @@ class EpochPlan:
         point = spec.resume_point(world, epoch, resume, initial_physical_nodes)
         self._lengths = lengths
         # As they were given; packs have another schedule, and costs.
-        self._given = EpochInputs(
+        self._own_inputs = EpochInputs(
             streams, sizes, weights, spec, world, point, small_order, dataset, schedule, (*edits,)
         )
         self._fill()
@@ -494,24 +494,24 @@ class EpochPlan:
     def _fill(self) -> None:
         """Set the filling of the epoch, and the inputs that it uses."""
         if self.spec.packing is None:
-            self.filling = SampleFilling(self._given)
+            self.filling = SampleFilling(self._own_inputs)
         elif self._lengths is None:
             raise ConfigError("packing needs lengths=, the length of each document.")
         else:
             from mds.plan._pack_filling import PackFilling
 
-            self.filling = PackFilling(self._given, self._lengths)
+            self.filling = PackFilling(self._own_inputs, self._lengths)
         self.inputs, self.begin = self.filling.inputs, self.filling.begin
 
     @property
     def spec(self) -> OrderSpec:
         """Settings of the order."""
-        return self._given.spec
+        return self._own_inputs.spec
 
     @property
     def world(self) -> World:
         """Nodes, ranks and workers, after replication."""
-        return self._given.world
+        return self._own_inputs.world
 
     @property
     def shape(self) -> Shape:
@@ -521,17 +521,17 @@ class EpochPlan:
     @property
     def epoch(self) -> int:
         """Epoch that is planned."""
-        return self._given.epoch
+        return self._own_inputs.epoch
 
     @property
     def shuffle_seed(self) -> int:
         """Seed of the run."""
-        return self._given.params.seed
+        return self._own_inputs.params.seed
 
     @property
     def num_canonical_nodes(self) -> int:
         """Number of canonical nodes of the run."""
-        return self._given.params.nodes
+        return self._own_inputs.params.nodes
 
     @property
     def schedule(self) -> ScheduledRun | None:
@@ -546,12 +546,12 @@ class EpochPlan:
     @property
     def choose(self) -> tuple[int, ...]:
         """Samples that each stream gives to an epoch, or to a pass through it with a schedule."""
-        return self._given.choose
+        return self._own_inputs.choose
 
     @property
     def epoch_size(self) -> int:
         """Samples that the epoch takes of all streams."""
-        return self._given.weights.epoch_size
+        return self._own_inputs.weights.epoch_size
 
     @property
     def orders(self) -> Sequence[StreamOrder | StreamPasses]:
@@ -683,7 +683,7 @@ class EpochPlan:
 
     def dataset_facts(self) -> dict[str, Any]:
         """Return facts about the data, which a state records and compares, as plain JSON."""
-        return self._given.dataset_facts()
+        return self._own_inputs.dataset_facts()
 
     def order_facts(self) -> dict[str, Any]:
         """Return the settings that a state records and compares, as plain JSON."""
@@ -713,7 +713,7 @@ class EpochPlan:
             count: Samples, or packs, of all ranks since the beginning of this plan.
             order_hash: Hash of the samples since the run began, if it is known.
         """
-        given, nodes = self._given, self._given.point.initial_physical_nodes
+        inputs, nodes = self._own_inputs, self._own_inputs.point.initial_physical_nodes
         return ResumePoint(
             self.filling.position_after(self.begin, count),
             self.num_canonical_nodes,
@@ -723,16 +723,19 @@ class EpochPlan:
             dataset=self.dataset_facts(),
             order=self.order_facts(),
             order_hash=None if order_hash is None else str(order_hash),
-            schedule=None if given.schedule is None else given.schedule.to_json(),
-            edits=given.edits,
+            schedule=None if inputs.schedule is None else inputs.schedule.to_json(),
+            edits=inputs.edits,
         )
 
     def following(self) -> EpochPlan:
         """Return the plan of the next epoch, with the settings of a loaded state in force."""
         # Without __init__, which would resolve the weights again and parse a state.
         plan = object.__new__(EpochPlan)
-        point = self._given.point.at(self.begin.following())
-        plan._lengths, plan._given = self._lengths, dataclasses.replace(self._given, point=point)
+        point = self._own_inputs.point.at(self.begin.following())
+        plan._lengths, plan._own_inputs = (
+            self._lengths,
+            dataclasses.replace(self._own_inputs, point=point),
+        )
         plan._fill()
         return plan
 

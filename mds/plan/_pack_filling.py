@@ -605,16 +605,16 @@ class PackFilling:
         """
         pieces, is_dropped, marks = self._pieces(step, numbers)
         packs = np.repeat(np.arange(len(numbers)), pieces.counts)
-        left = ~is_dropped
+        is_kept = ~is_dropped
         contents = StepContents(
-            np.array([int(left.sum())]),
+            np.array([int(is_kept.sum())]),
             np.array([step.packs.packs]),
-            pieces.ids[left],
-            marks[left],
-            pieces.starts[left],
-            pieces.sizes[left],
+            pieces.ids[is_kept],
+            marks[is_kept],
+            pieces.starts[is_kept],
+            pieces.sizes[is_kept],
         )
-        return contents, packs[left]
+        return contents, packs[is_kept]
 
     def _position_of(self, step: int) -> Position:
         """Return the position at which a step begins; those before it need not be read."""

@@ -321,11 +321,10 @@ class PackWindow:
         """
         packs = self._load()
         if self._known_count not in (None, len(packs)):
-            found, known = plural(len(packs), "pack"), self._known_count
             raise PlanError(
-                f"a window of documents has {found}, but {known:,} were counted before. A packer "
-                "must depend on its arguments alone. If yours has changed, register it under "
-                "another name."
+                f"a window of documents has {plural(len(packs), 'pack')}, but "
+                f"{self._known_count:,} were counted before. A packer must depend on its arguments "
+                "alone. If yours has changed, register it under another name."
             )
         return packs
 

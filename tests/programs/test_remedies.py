@@ -302,6 +302,8 @@ WITHOUT_PROGRAM = {
     ],
     "tests/unit has the situation and the remedy.": [
         "which is not of canonical node",
+        "a pack has several documents: use step_rows",
+        "were counted before. A packer must depend",
         "Name the URL of each stream with --data",
         "keep the bytes of the files with encodings=",
         "; read the bytes with encodings=",

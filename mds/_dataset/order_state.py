@@ -31,7 +31,7 @@ from mds.plan._epoch import SampleFilling
 from mds.plan._packers import find_packer
 from mds.plan._spec import OrderSpec
 from mds.plan._state import MAX_SAMPLES, VERSION, Position, ResumePoint, emit_state, parse_state
-from mds.plan._weights import no_weights, resolve_passes, resolve_weights
+from mds.plan._weights import no_weights, resolve_weights
 from mds.world import RankFile
 
 if TYPE_CHECKING:
@@ -186,8 +186,7 @@ class OrderState:
         if sum(samples) and self._epoch_size != 0:
             # A selection may leave a stream without samples; its weight then no longer counts.
             # With a schedule, the weights are for one pass of each stream.
-            resolve = resolve_weights if self.schedule is None else resolve_passes
-            self.weights = resolve(
+            self.weights = resolve_weights(
                 samples,
                 [
                     {**share, "name": name}
@@ -196,6 +195,7 @@ class OrderState:
                 self._epoch_size,
                 self.spec.shuffle_seed,
                 skip_empty=is_chosen,
+                schedule=self.schedule,
             )
         proportion: Sequence[float] = self.weights.proportion
         if self.schedule is not None and sum(samples):

@@ -48,7 +48,7 @@ from mds.plan._audit import OrderHash, Place, StepContents
 from mds.plan._spec import EpochInputs, OrderSpec
 from mds.plan._state import VERSION, Position, ResumePoint, parse_state
 from mds.plan._stream_orders import SMALL_ORDER_SAMPLES
-from mds.plan._weights import resolve_passes, resolve_weights
+from mds.plan._weights import resolve_weights
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -478,9 +478,10 @@ class EpochPlan:
         sizes = [np.asarray(s["shards"], np.int64).reshape(-1) for s in streams]
         size = None if epoch_size is None else parse_count(epoch_size)
         if weights is None:
-            resolve = resolve_weights if schedule is None else resolve_passes
             per_stream = [int(each.sum()) for each in sizes]
-            weights = resolve(per_stream, streams, size, spec.shuffle_seed)
+            weights = resolve_weights(
+                per_stream, streams, size, spec.shuffle_seed, schedule=schedule
+            )
             if not weights.epoch_size:
                 raise ConfigError("the streams give no samples. Raise their repeat or choose.")
         point = spec.resume_point(world, epoch, resume, initial_physical_nodes)

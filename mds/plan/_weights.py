@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from mds.plan._schedule import ScheduledRun
+
 
 #: Samples of an epoch: sums and products of a few such numbers fit into 64 bits.
 MAX_EPOCH = 1 << 48
@@ -47,8 +49,14 @@ def resolve_weights(
     seed: int,
     *,
     skip_empty: bool = False,
+    schedule: ScheduledRun | None = None,
 ) -> Weights:
     """Return weights from the requested ``proportion``, ``repeat`` or ``choose`` of each stream.
+
+    With a schedule they are those of a pass: ``choose`` are the samples of a pass through each
+    stream, and ``epoch_size`` those of an epoch. The schedule decides the shares, so a
+    ``proportion`` is an error. A stream without samples is no error then, as the schedule refuses
+    it if it has a weight.
 
     - ``samples_per_stream`` (Sequence[int]): Samples that each stream has.
     - ``weights`` (Sequence[Mapping]): For each stream at most one of ``proportion``, ``repeat`` and
@@ -58,9 +66,12 @@ def resolve_weights(
     - ``seed`` (int): Seed that decides which streams get the samples that rounding leaves.
     - ``skip_empty`` (bool, default False): Whether a stream without samples gives none, whatever
       its weight is. Otherwise it is an error.
+    - ``schedule`` (ScheduledRun | None, default None): Schedule of the run.
 
     Raises ConfigError for weights that are invalid, alone or together.
     """
+    if schedule is not None:
+        return _resolve_passes(samples_per_stream, weights, epoch_size, seed)
     requests = [_parse_share(stream_title(weights, i), weights[i]) for i in range(len(weights))]
     samples = [int(n) for n in samples_per_stream]
     for i, count in enumerate(samples):
@@ -92,20 +103,15 @@ def resolve_weights(
     return _absolute(requests, samples)
 
 
-def resolve_passes(
+def _resolve_passes(
     samples_per_stream: Sequence[int],
     weights: Sequence[Mapping[str, Any]],
     epoch_size: int | None,
     seed: int,
-    *,
-    skip_empty: bool = False,
 ) -> Weights:
-    """Return the weights of streams with a schedule: the samples of a pass through each stream.
+    """Return the weights of a pass through each stream, for a run with a schedule.
 
-    In the result, ``choose`` are the samples of a pass, and ``epoch_size`` those of an epoch.
-    The arguments are those of `resolve_weights`. The schedule decides the shares, so a
-    ``proportion`` raises ConfigError. A stream without samples is no error here: the schedule
-    refuses it if it has a weight.
+    The arguments are those of `resolve_weights`. Raises ConfigError for a ``proportion``.
     """
     for i, stream in enumerate(weights):
         if stream.get("proportion") is not None:
@@ -116,7 +122,6 @@ def resolve_passes(
             )
     if epoch_size is not None and epoch_size < 0:
         raise ConfigError(f"epoch_size must not be negative, got {epoch_size}.")
-    del skip_empty  # the schedule refuses a stream with a weight and without samples
     weights_of_pass = resolve_weights(samples_per_stream, weights, None, seed, skip_empty=True)
     return weights_of_pass._replace(epoch_size=epoch_size or weights_of_pass.epoch_size)
 

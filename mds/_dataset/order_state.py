@@ -30,7 +30,15 @@ from mds.plan import EpochPlan
 from mds.plan._epoch import SampleFilling
 from mds.plan._packers import find_packer
 from mds.plan._spec import OrderSpec
-from mds.plan._state import MAX_SAMPLES, VERSION, Position, ResumePoint, emit_state, parse_state
+from mds.plan._state import (
+    MAX_SAMPLES,
+    VERSION,
+    Position,
+    ResumePoint,
+    emit_state,
+    json_of,
+    parse_state,
+)
 from mds.plan._weights import no_weights, resolve_weights
 from mds.world import RankFile
 
@@ -530,7 +538,7 @@ class OrderState:
             shuffle_seed=self.spec.shuffle_seed,
             initial_physical_nodes=initial or world.num_nodes,
             version=VERSION,
-            schedule=None if self.schedule is None else self.schedule.to_json(),
+            schedule=json_of(self.schedule),
             edits=tuple(self.epochs.edits),
             data={**copy.deepcopy(self._data), "contents": {**self._contents}},
         )
@@ -638,7 +646,7 @@ class OrderState:
                 self.schedule,
                 self.samples_by_stream(),
                 point.num_canonical_nodes,
-                is_packed=is_packed,
+                self.spec.unit,
             )
         if not is_packed:
             point.check_place(self.weights.epoch_size)

@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 
 MAX_DROPPED = 100_000  # samples of a run; a selection leaves out more
 MAX_WHY = 200  # letters
+#: Keys of new weights, by the unit of places.
+_KEYS_OF_WEIGHTS = {"samples": {"step", "weights"}, "packs": {"step", "weights", "window"}}
 _SPARE_KEY = 0x72657376  # keys of spare samples are derived from it
 _HINT_BITS = 16
 _HINT_MASK = (1 << _HINT_BITS) - 1
@@ -153,8 +155,7 @@ def check_edits(
     run: ScheduledRun | None,
     per_stream: Mapping[str, int],
     canonical_nodes: int,
-    *,
-    is_packed: bool = False,
+    unit: str,
 ) -> None:
     """Raise StateError for edits of a state that are malformed or do not fit a run.
 
@@ -163,12 +164,12 @@ def check_edits(
         run: Schedule of the run, if there is one.
         per_stream: Samples of each stream, by its name in messages.
         canonical_nodes: Number of canonical nodes of the state.
-        is_packed: Whether places count packs.
+        unit: Unit of places, "samples" or "packs".
     """
     edits = list(edits)
     for edit in edits:
         keys = set(edit)  # they tell the kind of the edit, see the top of the file
-        if keys == {"step", "weights"} | ({"window"} if is_packed else set()):
+        if keys == _KEYS_OF_WEIGHTS[unit]:
             _check_weights(edit, run)
         elif keys == {"epoch", "from", "skip"}:
             places_after = MAX_SAMPLES - _number_in_range(edit, "from", 0, MAX_SAMPLES)

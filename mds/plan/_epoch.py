@@ -46,7 +46,7 @@ from mds._words import plural
 from mds.errors import ConfigError, PlanError
 from mds.plan._audit import OrderHash, Place, StepContents
 from mds.plan._spec import EpochInputs, OrderSpec
-from mds.plan._state import VERSION, Position, ResumePoint, parse_state
+from mds.plan._state import VERSION, Position, ResumePoint, json_of, parse_state
 from mds.plan._stream_orders import SMALL_ORDER_SAMPLES
 from mds.plan._weights import resolve_weights
 
@@ -724,7 +724,7 @@ class EpochPlan:
             dataset=self.dataset_facts(),
             order=self.order_facts(),
             order_hash=None if order_hash is None else str(order_hash),
-            schedule=None if inputs.schedule is None else inputs.schedule.to_json(),
+            schedule=json_of(inputs.schedule),
             edits=inputs.edits,
         )
 
@@ -733,10 +733,8 @@ class EpochPlan:
         # Without __init__, which would resolve the weights again and parse a state.
         plan = object.__new__(EpochPlan)
         point = self._own_inputs.point.at(self.begin.following())
-        plan._lengths, plan._own_inputs = (
-            self._lengths,
-            dataclasses.replace(self._own_inputs, point=point),
-        )
+        plan._own_inputs = dataclasses.replace(self._own_inputs, point=point)
+        plan._lengths = self._lengths
         plan._fill()
         return plan
 

@@ -41,7 +41,7 @@ import json
 import numbers
 import operator
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from mds._words import plural
 from mds.errors import StateError
@@ -169,8 +169,7 @@ class ResumePoint:
     @property
     def is_extended(self) -> bool:
         """Whether the keys of mosaicml-streaming alone cannot give the position of this point."""
-        has_packs = self.position.unit != "samples"
-        return has_packs or self.schedule is not None or bool(self.edits)
+        return _is_extended(self.position.unit, self.schedule, self.edits)
 
     @property
     def is_ours(self) -> bool:
@@ -216,12 +215,10 @@ class ResumePoint:
 
         ``unit`` is the unit of this run, "samples" or "packs".
         """
-        if self.position.unit == unit:
-            return
-        reason = "and this run, which has packing=, counts packs. Go on without packing="
-        if unit == "samples":
-            reason = "as its run had packing=, and this run has none. Give the same packing="
-        raise StateError(f"the state counts {self.position.unit}, {reason}, or start a new run.")
+        if self.position.unit != unit:
+            raise StateError(
+                f"the state counts {self.position.unit}, {_OTHER_UNIT[unit]}, or start a new run."
+            )
 
     def check(self, dataset: Mapping[str, Any], order: Mapping[str, Any]) -> None:
         """Raise StateError for other data or another order, naming the settings that differ.
@@ -229,14 +226,9 @@ class ResumePoint:
         ``dataset`` and ``order`` are the facts of this run, as `Order.dataset_facts` and
         `Order.order_facts` return them. Facts that the state lacks are not compared.
         """
-        has_schedule = "schedule" in order
-        if self.is_ours and (self.schedule is not None) != has_schedule:
-            before, now = ("out a", "one") if has_schedule else (" a", "none")
-            remedy = "leave schedule= out" if has_schedule else "give it the same schedule="
-            raise StateError(
-                f"the state is of a run with{before} schedule, and this dataset has {now}: "
-                f"{remedy}."
-            )
+        has_one_now = "schedule" in order
+        if self.is_ours and (self.schedule is None) == has_one_now:
+            raise StateError(f"the state is of a run {_OTHER_SCHEDULE[has_one_now]}.")
         clauses = differences("dataset", self.dataset, dataset)
         clauses += differences("order", self.order, order)
         if clauses:
@@ -254,6 +246,16 @@ class ResumePoint:
             )
 
 
+#: Ends of messages for a state of another unit, by the unit of this run.
+_OTHER_UNIT = {
+    "samples": "as its run had packing=, and this run has none. Give the same packing=",
+    "packs": "and this run, which has packing=, counts packs. Go on without packing=",
+}
+#: Ends of messages for a state of a run with or without a schedule, by whether this run has one.
+_OTHER_SCHEDULE = {
+    True: "without a schedule, and this dataset has one: leave schedule= out",
+    False: "with a schedule, and this dataset has none: give it the same schedule=",
+}
 #: Arguments that a value of a state depends on, which has another name.
 _SETTINGS_OF = {
     "choose": " (a digest of epoch_size and of proportion, repeat and choose of the streams)",
@@ -289,6 +291,21 @@ def differences(kind: str, before: Mapping[str, Any] | None, now: Mapping[str, A
         for name, value in now.items()
         if name in before and before[name] != value
     ]
+
+
+def _is_extended(unit: Any, schedule: Any, edits: Any) -> bool:
+    """Whether a state with these values needs more keys than those of mosaicml-streaming."""
+    return (unit, schedule) != ("samples", None) or edits not in ((), [])
+
+
+class _Written(Protocol):
+    def to_json(self) -> dict[str, Any]:
+        """Return the value as plain JSON."""
+
+
+def json_of(value: _Written | None) -> dict[str, Any] | None:
+    """Return a schedule as plain JSON, or None without one."""
+    return None if value is None else value.to_json()
 
 
 def parse_state(source: Mapping[str, Any] | ResumePoint) -> ResumePoint:
@@ -453,10 +470,7 @@ def _as_version_2(source: Mapping[str, Any]) -> dict[str, Any]:
             f"the state has cursor {_short(cursor)}; expected null or cursors and turn."
         )
     nodes = _as_int("num_canonical_nodes", source["num_canonical_nodes"])
-    is_extended = (
-        source["unit"] != "samples" or values["schedule"] is not None or values["edits"] != []
-    )
-    if is_extended != (nodes < 0):
+    if _is_extended(source["unit"], values["schedule"], values["edits"]) != (nodes < 0):
         raise StateError(
             f"the state has num_canonical_nodes {_short(nodes)}, unit {_short(source['unit'])}, "
             f"schedule {_short(values['schedule'])} and edits {_short(values['edits'])}; the "
@@ -507,7 +521,7 @@ def _parse_extension(source: Mapping[str, Any]) -> _Extension:
             f"the state has position {_short(position)}; expected a dict with epoch and in_epoch."
         )
     schedule = source.get("schedule")
-    if schedule is not None and not isinstance(schedule, Mapping):
+    if not isinstance(schedule, Mapping | None):
         raise StateError(f"the state has schedule {_short(schedule)}; expected a dict.")
     edits = source.get("edits", ())
     if not isinstance(edits, (list, tuple)) or not all(isinstance(e, Mapping) for e in edits):
@@ -523,7 +537,7 @@ def _parse_extension(source: Mapping[str, Any]) -> _Extension:
         unit,
         node,
         None if windows is None else Cursor(windows, node),
-        None if schedule is None else copier.plain("schedule", schedule, 0),
+        copier.plain("schedule", schedule, 0),
         tuple(copier.plain("edits", edit, 0) for edit in edits),
     )
 

@@ -51,7 +51,7 @@ from mds.plan._stream_orders import SMALL_ORDER_SAMPLES
 from mds.plan._weights import resolve_weights
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -71,6 +71,15 @@ if TYPE_CHECKING:
 _FIRST_BLOCK_IDS = 1 << 10  # ids of the first block of a worker, which should come soon
 _BLOCK_IDS = 1 << 14  # ids of later blocks
 _AUDIT_IDS = 1 << 16  # ids that an audit computes at once
+
+
+def _inputs_class(schedule: ScheduledRun | None) -> Callable[..., EpochInputs]:
+    """Return the class of the inputs of epochs with this schedule, or without one."""
+    if schedule is None:
+        return EpochInputs
+    from mds.plan._scheduled_inputs import ScheduledInputs
+
+    return ScheduledInputs
 
 
 class SampleBatches:
@@ -487,7 +496,7 @@ class EpochPlan:
         point = spec.resume_point(world, epoch, resume, initial_physical_nodes)
         self._lengths = lengths
         # As they were given; packs have another schedule, and costs.
-        self._own_inputs = EpochInputs(
+        self._own_inputs = _inputs_class(schedule)(
             streams, sizes, weights, spec, world, point, small_order, dataset, schedule, (*edits,)
         )
         self._fill()

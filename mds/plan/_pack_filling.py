@@ -44,11 +44,9 @@ from mds.errors import PlanError, StateError
 from mds.plan._audit import StepContents
 from mds.plan._pack_windows import (
     DocumentWindows,
-    OrderWindows,
     Packs,
     PackWindow,
     Pieces,
-    ScheduledWindows,
     TakenPacks,
     balance,
     pack_window,
@@ -56,7 +54,6 @@ from mds.plan._pack_windows import (
 from mds.plan._packing import column_of
 from mds.plan._partition import Gaps
 from mds.plan._state import Cursor, Position
-from mds.plan._stream_orders import StreamOrder
 from mds.shuffle._permutation import derive_key
 
 if TYPE_CHECKING:
@@ -313,16 +310,7 @@ class PackFilling:
     @cached_property
     def _documents(self) -> DocumentWindows:
         """Windows of documents of the epoch."""
-        inputs = self.inputs
-        order = inputs.orders[0] if inputs.orders else None
-        if inputs.scheduled is None:
-            assert order is None or isinstance(order, StreamOrder)
-            return OrderWindows(order, self.window)
-        from mds.plan._passes import StreamPasses
-
-        assert order is None or isinstance(order, StreamPasses)
-        name = digest(repr(inputs.dataset_facts()), repr(inputs.params))
-        return ScheduledWindows(inputs.scheduled, order, inputs.params.nodes, name)
+        return self.inputs.windows(self.window)
 
     @property
     def windows(self) -> Ids:

@@ -6,7 +6,6 @@ import dataclasses
 import numbers
 import warnings
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
@@ -36,8 +35,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mds.plan._global_batches import GlobalBatches
+    from mds.plan._pack_windows import DocumentWindows
     from mds.plan._packing import Packing
-    from mds.plan._passes import StreamPasses, StreamRows
+    from mds.plan._passes import StreamPasses
     from mds.plan._schedule import ScheduledEpoch, ScheduledRun
     from mds.plan._stream_orders import SampleCosts
     from mds.plan._weights import Weights
@@ -312,6 +312,8 @@ def check_name(kind: str, name: str, names: Sequence[str]) -> None:
 class EpochInputs:
     """Data and settings of one epoch, and the orders and global batches that are made of them.
 
+    With a schedule, the epoch has `ScheduledInputs`.
+
     Attributes:
         streams: Streams as `EpochPlan` was given them, with their names.
         sizes: Samples of each shard of each stream.
@@ -375,21 +377,10 @@ class EpochInputs:
         assert seed is not None
         return ShuffleParams(nodes, seed, self.epoch, self.spec.block_size(nodes))
 
-    @cached_property
+    @property
     def scheduled(self) -> ScheduledEpoch | None:
-        """Part of the schedule that the epoch has, if there is a schedule."""
-        if self.schedule is None:
-            return None
-        from mds.plan._schedule import scheduled_epoch
-
-        return scheduled_epoch(
-            self.schedule,
-            self.choose,
-            self.shape.global_batch,
-            self.epoch,
-            self.weights.epoch_size,
-            self.params.nodes,
-        )
+        """Part of the schedule that the epoch has: none here."""
+        return None
 
     def dataset_facts(self) -> dict[str, Any]:
         """Return facts about the data, which a state records and compares, as plain JSON."""
@@ -404,11 +395,7 @@ class EpochInputs:
     def order_facts(self) -> dict[str, Any]:
         """Return the settings that a state records and compares, as plain JSON."""
         shape = self.shape
-        facts = self.spec.facts(self.params.block, shape.ranks, shape.nodes)
-        if self.schedule is not None:
-            size = self.weights.epoch_size
-            facts |= self.schedule.facts(self.choose, shape.global_batch, size)
-        return facts
+        return self.spec.facts(self.params.block, shape.ranks, shape.nodes)
 
     @cached_property
     def skips(self) -> tuple[tuple[int, int], ...]:
@@ -441,11 +428,20 @@ class EpochInputs:
         """Orders from which global batches take samples.
 
         For random batching that is one order of the samples of all streams. For batching by stream
-        it is an order for each stream that gives samples. For a schedule it is one lookup of all
-        streams, over all their passes.
+        it is an order for each stream that gives samples.
         """
         with self._named_streams():
-            return self._make_orders()
+            if not self.giving_streams():
+                return []
+            # Sample ids count through the streams, so each begins after the samples of those
+            # before.
+            first_ids = np.cumsum([0, *self.stream_samples]).tolist()
+            return self.make_orders(
+                [
+                    StreamShare(sizes, first_ids[i], self.weights.choose[i])
+                    for i, sizes in enumerate(self.sizes)
+                ]
+            )
 
     @cached_property
     def long_orders(self) -> list[StreamOrder]:
@@ -453,42 +449,19 @@ class EpochInputs:
         parts = (part for order in self.orders for part in order.parts)
         return [part for part in parts if not part.is_cheap]
 
-    def _make_orders(self) -> Sequence[StreamOrder | StreamPasses]:
-        giving = self.giving_streams()
-        if not giving:
-            return []
-        # Sample ids count through the streams, so each begins after the samples of those before.
-        first_ids = np.cumsum([0] + [int(sizes.sum()) for sizes in self.sizes]).tolist()
-        shares = [
-            StreamShare(sizes, first_ids[i], self.weights.choose[i])
-            for i, sizes in enumerate(self.sizes)
-        ]
-        if self.scheduled is not None:
-            from mds.plan._passes import PassOrders, StreamPasses
+    def make_orders(self, shares: Sequence[StreamShare]) -> Sequence[StreamOrder | StreamPasses]:
+        """Return the `orders` of streams, some of which give samples.
 
-            epoch = self.scheduled
-            params = [self._params_of_passes(i, share) for i, share in enumerate(shares)]
-            passes = [
-                PassOrders(partial(self._order_of_pass, share, each), share.choose, sample_range)
-                for share, each, sample_range in zip(
-                    shares, params, epoch.sample_ranges(), strict=True
-                )
-            ]
-            rows: StreamRows | None = epoch.rows
-            if rows is None:
-                from mds.plan._pack_schedule import DocumentRows, TokenMixture
-
-                assert isinstance(epoch.mixture, TokenMixture)
-                starts = [p.starts(s.choose) for p, s in zip(params, shares, strict=True)]
-                rows = DocumentRows(epoch.mixture, starts)
-            return [StreamPasses(passes, rows, epoch.first, epoch.last)]
+        ``shares`` are the samples that the epoch chooses of each stream.
+        """
         if self.spec.batching_method == "random":
-            order = self._order(shares, self.params)
+            order = self.order(shares, self.params)
             if self.costs is not None:
                 order.cut_by(self.costs)
             return [order]
         return [
-            self._order([shares[i]], self.params._replace(block=self._block(i))) for i in giving
+            self.order([shares[i]], self.params._replace(block=self._block(i)))
+            for i in self.giving_streams()
         ]
 
     def batches(self, place: int, skips: tuple[tuple[int, int], ...] = ()) -> GlobalBatches:
@@ -498,19 +471,12 @@ class EpochInputs:
         """
         samples = [order.samples for order in self.orders]
         with self._named_streams():
-            return self._make_batches(samples, self.partition(place, skips))
+            partition = self.partition(place, skips)
+            return self.make_batches(samples, partition) if samples else NoBatches()
 
-    def _make_batches(self, samples: Sequence[int], partition: PartitionSpec) -> GlobalBatches:
+    def make_batches(self, samples: Sequence[int], partition: PartitionSpec) -> GlobalBatches:
         """Return global batches of the `orders`, which have so many ``samples`` each."""
         method = self.spec.batching_method
-        if not samples:
-            return NoBatches()
-        if self.scheduled is not None:
-            from mds.plan._stream_batches import ScheduledBatches
-
-            epoch = self.scheduled
-            assert epoch.rows is not None  # packs have no global batches of samples
-            return ScheduledBatches(epoch.rows, epoch.first, epoch.last, partition)
         if method == "random":
             return RandomBatches(samples[0], partition)
         if method == "stratified":
@@ -526,6 +492,14 @@ class EpochInputs:
         from mds.plan._stream_batches import DevicePerStreamBatches
 
         return DevicePerStreamBatches(samples, partition, rng)
+
+    def windows(self, size: int) -> DocumentWindows:
+        """Return the windows of ``size`` documents of the epoch, to be packed."""
+        from mds.plan._pack_windows import OrderWindows
+
+        order = self.orders[0] if self.orders else None
+        assert order is None or isinstance(order, StreamOrder)
+        return OrderWindows(order, size)
 
     @contextmanager
     def _named_streams(self) -> Iterator[None]:
@@ -574,7 +548,7 @@ class EpochInputs:
             return None
         return Shape(nodes, ranks // nodes, self.shape.workers, size // ranks)
 
-    def _order(self, shares: Sequence[StreamShare], params: ShuffleParams) -> StreamOrder:
+    def order(self, shares: Sequence[StreamShare], params: ShuffleParams) -> StreamOrder:
         """Return the order of the samples of one stream or several.
 
         Args:
@@ -591,34 +565,6 @@ class EpochInputs:
         if algorithm is not None:
             return SequentialOrder(resampling, params, name, algorithm, self.small_order)
         return UnshuffledOrder(resampling, params, self.small_order)
-
-    def _order_of_pass(self, share: StreamShare, params: ShuffleParams, number: int) -> StreamOrder:
-        """Return the order of a pass through a stream.
-
-        Args:
-            share: Samples that a pass takes of the stream.
-            params: Parameters of the shuffle, as `_params_of_passes` returns them.
-            number: Number of the pass. Passes take the role of epochs: each one is shuffled anew.
-        """
-        return self._order([share], params._replace(epoch=number))
-
-    def _params_of_passes(self, stream: int, share: StreamShare) -> ShuffleParams:
-        """Return the parameters of the shuffle that all passes through a stream have in common.
-
-        ``stream`` is the number of the stream, ``share`` the samples that a pass takes of it.
-        """
-        assert self.scheduled is not None
-        # The shuffle block of all streams is shared out, as in `_block`. A share changes in a
-        # schedule, but a pass has one block size: take the largest share, or an equal one if that
-        # is more.
-        part = max(self.scheduled.largest_shares[stream], 1 / len(self.sizes))
-        params = self.params._replace(block=max(int(self.params.block * part), 1))
-        if self.costs is None:
-            return params
-        # All passes are cut as the first one, so that rows have equally long parts in each.
-        first_pass = self._order_of_pass(share, params, 0)
-        first_pass.cut_by(self.costs)
-        return first_pass.params
 
     def _block(self, stream: int) -> int:
         """Return the samples of a shuffle block of one stream, by its share of the epoch.

@@ -208,7 +208,7 @@ class PackedRun(ScheduledRun):
             documents=tuple(documents),
             epoch_tokens=epoch_tokens,
             windows=max(window_bounds),
-            step_tokens=step_tokens if run.schedule.unit == "steps" else 1,
+            step_tokens={"steps": step_tokens, "samples": 1, "tokens": 1}[run.schedule.unit],
         )
 
     def epoch_steps(self, epoch_size: int, batch: int) -> int:
@@ -374,7 +374,7 @@ def _by_steps(run: ScheduledRun, step_of: Callable[[int], int]) -> ScheduledRun:
     """
     # Change the schedule in its JSON form: the milestones, and the unit to its default, "steps".
     written = run.schedule.to_json()
-    kind = "temperature" if run.schedule.is_temperature else "knots"
+    kind = run.schedule.kind
     written[kind] = [[step_of(milestone), value] for milestone, value in written[kind]]
     options = {
         key: value for key, value in written.items() if key not in {"unit", "tokens_per_sample"}
@@ -394,13 +394,14 @@ def first_shares(run: ScheduledRun, samples: Sequence[int]) -> list[float]:
 
 def check_packed_schedule(schedule: Schedule, packing: Packing) -> None:
     """Raise ConfigError for milestones in a unit that cannot be counted with packs."""
-    if schedule.unit == "samples" or schedule.tokens_per_sample is not None:
-        option = "unit='samples'" if schedule.unit == "samples" else "tokens_per_sample="
+    unit, tokens_per_sample = schedule.unit, schedule.tokens_per_sample
+    if unit == "samples" or tokens_per_sample is not None:
+        option = "unit='samples'" if tokens_per_sample is None else "tokens_per_sample="
         raise ConfigError(
             f"schedule: {option} does not work with packing=, which counts the tokens of each "
             "document. Use unit='tokens' without tokens_per_sample=, or unit='steps'."
         )
-    if schedule.unit == "steps" and packing.capacity is None:
+    if unit == "steps" and packing.capacity is None:
         raise ConfigError(
             "schedule: unit='steps' does not work with Packing(budget=...), because the number "
             "of tokens of a step is not known in advance. Use unit='tokens'."

@@ -119,28 +119,28 @@ def _check_packs(name: str, sizes: Ids, room: int, result: Any) -> tuple[Ids, in
 
     problem = shown(result)  # description for the message
     if isinstance(result, (tuple, list)) and len(result) == 2:
-        packs, count = np.asarray(result[0]), _as_count(result[1])
+        pack_of, count = np.asarray(result[0]), _as_count(result[1])
         problem = ""
-        if packs.shape != sizes.shape or packs.dtype.kind not in "iu" or count is None:
+        if pack_of.shape != sizes.shape or pack_of.dtype.kind not in "iu" or count is None:
             problem = (
-                f"{packs.dtype} of shape {packs.shape} and {shown(result[1])} for {len(sizes)} "
+                f"{pack_of.dtype} of shape {pack_of.shape} and {shown(result[1])} for {len(sizes)} "
                 "documents"
             )
-        elif len(packs) and not 0 <= int(packs.min()) <= int(packs.max()) < count:
-            problem = f"packs {int(packs.min())} to {int(packs.max())} of {count}"
-        elif count > len(packs):
+        elif len(pack_of) and not 0 <= int(pack_of.min()) <= int(pack_of.max()) < count:
+            problem = f"packs {int(pack_of.min())} to {int(pack_of.max())} of {count}"
+        elif count > len(pack_of):
             problem = (
                 f"packs of 0 to {plural(int(sizes.max(initial=0)), 'token')}: "
-                f"{plural(count, 'pack')} for {len(packs)} documents"
+                f"{plural(count, 'pack')} for {len(pack_of)} documents"
             )
         else:
-            packs = packs.astype(np.int64)
-            tokens = np.bincount(packs, sizes, minlength=count)
+            pack_of = pack_of.astype(np.int64)
+            tokens = np.bincount(pack_of, sizes, minlength=count)
             if len(tokens) and (tokens.max() > room or not tokens.all()):
                 most = plural(int(tokens.max()), "token")
                 problem = f"packs of {int(tokens.min())} to {most} for {room}"
         if not problem and count is not None:
-            return packs, count
+            return pack_of, count
     raise PlanError(
         f"packer {name!r} returned {problem}. It must return the pack of each document, from "
         "0 to the number of packs - 1, and that number. No pack may be empty or exceed its "

@@ -188,15 +188,45 @@ class Schedule:
             return set(limits)
         return {*limits, *(name for _, weights in self.knots for name, _ in weights)}
 
+    def most_passes(self, names: Sequence[str]) -> Mapping[str, int] | None:
+        """Return the most passes through each stream that is limited, None without any limit.
+
+        ``names`` are those of all streams.
+        """
+        if isinstance(self.max_passes, Mapping):
+            return self.max_passes
+        if self.max_passes is None and self.exhausted == "repeat":
+            return None
+        # Without max_passes= a stream gives one pass.
+        return dict.fromkeys(names, self.max_passes or 1)
+
+    @property
+    def kind(self) -> str:
+        """Kind of the values at milestones, which is their key in JSON."""
+        return "temperature" if self.is_temperature else "knots"
+
+    def weights_of(self, value: Any, names: Sequence[str], samples: Sequence[int]) -> Weights:
+        """Return the weights that the value of a milestone stands for: weights, or a temperature.
+
+        Args:
+            value: Value of the milestone in ``knots``.
+            names: Names of the streams.
+            samples: Samples of a pass of each stream.
+        """
+        if not self.is_temperature:
+            weights: Weights = value
+            return weights
+        pairs = zip(names, samples, strict=True)
+        return tuple((name, float(n) ** (1.0 / value) if n else 0.0) for name, n in pairs)
+
     def to_json(self) -> dict[str, Any]:
         """Return the schedule as plain JSON, without options that have their default.
 
         States have this JSON, so its words are those of the first version (`_STORED_WORDS`).
         """
-        kind = "temperature" if self.is_temperature else "knots"
         # Pairs as lists: the keys of a JSON object would be texts.
         written: dict[str, Any] = {
-            kind: [
+            self.kind: [
                 [milestone, dict(v) if isinstance(v, tuple) else v] for milestone, v in self.knots
             ],
             "between": _STORED_WORDS.get(self.between, self.between),
@@ -248,15 +278,15 @@ class Schedule:
     def __repr__(self) -> str:
         """Return the call that makes the schedule, without arguments that have their default."""
         options = self.to_json()
-        kind = ".temperature" if self.is_temperature else ""
-        knots = options.pop("temperature" if kind else "knots")
+        call = "Schedule.temperature" if self.is_temperature else "Schedule"
+        knots = options.pop(self.kind)
         options["between"] = self.between
-        if self.between == ("linear" if kind else "hold"):
+        if self.between == ("linear" if self.is_temperature else "hold"):
             del options["between"]
         if options.pop("spent", None) is not None:
             options["exhausted"] = self.exhausted
         settings = "".join(f", {name}={value!r}" for name, value in options.items())
-        return f"Schedule{kind}({dict(knots)}{settings})"
+        return f"{call}({dict(knots)}{settings})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -385,18 +415,16 @@ class ScheduledRun:
                 raise ConfigError(
                     f"schedule: milestone {milestone} is beyond the largest step of a training."
                 )
-            # The value of a milestone is a temperature, or weights by name.
-            weights = (
-                self._weights_by_size(value, samples) if self.schedule.is_temperature else value
-            )
+            weights = self.schedule.weights_of(value, self.names, samples)
             points[step] = self.shares(weights, samples, f"at {milestone}")
         spans: list[ShareSpan] = []
+        between = self.schedule.between
         for (step, shares), (next_step, next_shares) in itertools.pairwise(points.items()):
-            if self.schedule.between == "hold" or shares == next_shares:
+            if between == "hold" or shares == next_shares:
                 spans.append(ShareSpan(step, shares))
             else:
                 length = next_step - step
-                spans.append(ShareSpan(step, shares, next_shares, length, self.schedule.between))
+                spans.append(ShareSpan(step, shares, next_shares, length, between))
         last = max(points)
         spans.append(ShareSpan(last, points[last]))
         return spans
@@ -406,16 +434,9 @@ class ScheduledRun:
 
         ``samples`` are the samples of a pass of each stream.
         """
-        schedule = self.schedule
-        if schedule.max_passes is None and schedule.exhausted == "repeat":
+        by_name = self.schedule.most_passes(self.names)
+        if by_name is None:
             return None
-        max_passes = schedule.max_passes
-        # Without max_passes= a stream gives one pass. A mapping limits only the streams it names.
-        by_name = (
-            max_passes
-            if isinstance(max_passes, Mapping)
-            else dict.fromkeys(self.names, max_passes or 1)
-        )
         # Numbers that fit into 64 bits.
         return [
             min(n * by_name.get(name, _MAX_PASSES), 1 << 62)
@@ -443,11 +464,6 @@ class ScheduledRun:
         facts = repr(([tuple(s) for s in self.spans(samples, batch)], exhausted))
         limits = repr(self.limits(samples))
         return digest(facts, limits, *self.names)
-
-    def _weights_by_size(self, degree: float, samples: Sequence[int]) -> Weights:
-        """Return the weights at a temperature (``degree``): samples ** (1 / temperature)."""
-        pairs = zip(self.names, samples, strict=True)
-        return tuple((name, float(n) ** (1.0 / degree) if n else 0.0) for name, n in pairs)
 
     def shares(self, weights: Weights, samples: Sequence[int], place: str) -> tuple[int, ...]:
         """Return the shares of all streams by weights, in units of 1 / ONE.

@@ -503,14 +503,15 @@ class EpochPlan:
 
     def _fill(self) -> None:
         """Set the filling of the epoch, and the inputs that it uses."""
-        if self.spec.packing is None:
+        packing = self.spec.packing
+        if packing is None:
             self.filling = SampleFilling(self._own_inputs)
         elif self._lengths is None:
             raise ConfigError("packing needs lengths=, the length of each document.")
         else:
             from mds.plan._pack_filling import PackFilling
 
-            self.filling = PackFilling(self._own_inputs, self._lengths)
+            self.filling = PackFilling(self._own_inputs, packing, self._lengths)
         self.inputs, self.begin = self.filling.inputs, self.filling.begin
 
     @property

@@ -29,7 +29,6 @@ which numbers each rank gets.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -207,6 +206,7 @@ class PackFilling:
 
     Args:
         inputs: Data and settings of the epoch, whose schedule counts samples.
+        packing: Settings of the packs.
         lengths: Lengths of the samples.
 
     Attributes:
@@ -220,15 +220,12 @@ class PackFilling:
 
     has_equal_epochs = False
 
-    def __init__(self, inputs: EpochInputs, lengths: DocumentLengths) -> None:
-        packing = inputs.spec.packing
-        assert packing is not None
+    def __init__(self, inputs: EpochInputs, packing: Packing, lengths: DocumentLengths) -> None:
         self.packing, self.lengths = packing, lengths
         self.window = self._window(inputs)
-        self.inputs = dataclasses.replace(
-            inputs,
-            schedule=self._schedule(inputs),
-            costs=PackCosts(packing, lengths, repr(inputs.dataset_facts())),
+        self.inputs = inputs.packed(
+            PackCosts(packing, lengths, repr(inputs.dataset_facts())),
+            functools.partial(self._count_windows, inputs),
         )
         self.begin = self._checked(inputs.point.position)
         self._drops = self._dropped_documents()
@@ -249,18 +246,16 @@ class PackFilling:
         count = self.packing.window_documents(self.lengths.total, max(self.lengths.count, 1))
         return max(min(count, inputs.params.block), 1) if inputs.spec.shuffle else count
 
-    def _schedule(self, inputs: EpochInputs) -> ScheduledRun | None:
-        """Return the schedule of the run counted in windows, or None without a schedule.
+    def _count_windows(self, inputs: EpochInputs, run: ScheduledRun) -> ScheduledRun:
+        """Return the schedule of the run counted in windows.
 
         A schedule of samples has shares for global batches; packs need shares for windows, each of
         which is one step of a `PackedRun`.
         """
-        if inputs.schedule is None:
-            return None
         from mds.plan._pack_schedule import PackedRun
 
         return PackedRun.of(
-            inputs.schedule,
+            run,
             self.lengths.packed(inputs.stream_samples, self.packing),
             inputs.choose,
             inputs.weights.epoch_size,
@@ -474,7 +469,7 @@ class PackFilling:
                 if not len(parts[-1]) and cursor is None:  # the epoch ended in skipped places
                     cursor = before
             step_packs = TakenPacks.joined(parts)
-            if step_packs.packs:
+            if step_packs.count:
                 yield _StepPacks(step_packs, places[: len(step_packs)], reading, cursor)
             elif reading.is_finished:
                 # Windows with documents, but not even the first step of the epoch has a pack.
@@ -498,7 +493,7 @@ class PackFilling:
             *pieces,
             order=(int(added), int(step.packs.has_pack(numbers).sum())),
             end=Position(self.inputs.epoch, int(step.places[-1]) + 1, "packs", step.cursor),
-            packs=step.packs.packs,
+            packs=step.packs.count,
             filled=step.packs.filled,
             dropped=0,
         )
@@ -596,7 +591,7 @@ class PackFilling:
         is_kept = ~is_dropped
         contents = StepContents(
             np.array([int(is_kept.sum())]),
-            np.array([step.packs.packs]),
+            np.array([step.packs.count]),
             pieces.ids[is_kept],
             marks[is_kept],
             pieces.starts[is_kept],
@@ -702,9 +697,9 @@ class PackReading:
         # The cursor: window and pack of each canonical node, and the node of the next pack.
         self._window, self._pack = cursor_pairs[:, 0].copy(), cursor_pairs[:, 1].copy()
         self._next_node = next_node
-        # The cursor's window of each node, and the number of its packs: None and 0 after the last
-        # window. They are set at the first call of `take`.
-        self._open: list[PackWindow | None] = [None] * nodes
+        # The cursor's window of each node that has not ended, and the number of its packs. They are
+        # set at the first call of `take`.
+        self._open: dict[int, PackWindow] = {}
         self._count = np.zeros(nodes, np.int64)
         self._has_begun = False
 
@@ -744,10 +739,8 @@ class PackReading:
             alive = nodes if has_packs.all() else nodes[has_packs]
             # List the windows of these nodes that are not listed yet.
             for node in alive[index_of[alive] < 0].tolist():
-                window = self._open[node]
-                assert window is not None
                 index_of[node] = len(windows)
-                windows.append(window)
+                windows.append(self._open[node])
             # Column after column, and in a column node after node.
             end = filled + columns * len(nodes)
             window_of[filled:end] = np.tile(index_of[nodes], columns)
@@ -808,7 +801,8 @@ class PackReading:
                 self._open[node], self._count[node] = window, window.count
                 return
             self._window[node] += 1
-        self._open[node], self._count[node] = None, 0
+        self._open.pop(node, None)
+        self._count[node] = 0
 
 
 class PackTable:

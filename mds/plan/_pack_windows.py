@@ -106,8 +106,8 @@ class OrderWindows:
 class ScheduledWindows:
     """Windows of a schedule, a row for each canonical node.
 
-    A step of the schedule is a window of all rows here, since `PackPlan` counts its schedule in
-    windows.
+    A step of the schedule is a window of all rows here, since `PackFilling` counts its schedule
+    in windows.
 
     Args:
         epoch: Part of the schedule that the epoch has: the windows ``first`` to ``last`` - 1 of the
@@ -208,21 +208,21 @@ class TakenPacks:
         return len(self.window_of)
 
     @cached_property
-    def packs(self) -> int:
+    def count(self) -> int:
         """Number of the packs."""
         return int(np.count_nonzero(self.numbers >= 0))
 
     @property
     def filled(self) -> int:
         """Number of places up to the last pack."""
-        if self.packs == len(self):
+        if self.count == len(self):
             return len(self)
-        return int(np.flatnonzero(self.numbers >= 0)[-1]) + 1 if self.packs else 0
+        return int(np.flatnonzero(self.numbers >= 0)[-1]) + 1 if self.count else 0
 
     def has_pack(self, places: Ids) -> NDArray[np.bool_]:
         """Return a mask of the indexes into these places that have a pack; later ones have none."""
         mask: NDArray[np.bool_] = places < len(self)
-        if self.packs < len(self):  # else no place is empty
+        if self.count < len(self):  # else no place is empty
             mask[mask] = self.numbers[places[mask]] >= 0
         return mask
 
@@ -455,14 +455,14 @@ def _fit(ids: Ids, lengths: Ids, packing: Packing) -> tuple[Ids, Ids, Ids, int, 
     documents that were left out, and the number of tokens that were cut off. Raises PlanError for
     a document that is too long under ``overflow="error"``.
     """
-    room, places = packing.room, np.arange(len(lengths))
+    room, overflow, places = packing.room, packing.overflow, np.arange(len(lengths))
     if len(lengths) and int(lengths.min()) == 0:
         places = places[lengths > 0]
         lengths = lengths[places]
     if not len(lengths) or int(lengths.max()) <= room:
         return places, np.zeros(len(places), np.int64), lengths, 0, 0
     is_long = lengths > room
-    if packing.overflow == "error":
+    if overflow == "error":
         worst = int(np.flatnonzero(is_long)[0])
         raise PlanError(
             f"sample {int(ids[places[worst]])} has {plural(int(lengths[worst]), 'token')}, but a "
@@ -470,11 +470,11 @@ def _fit(ids: Ids, lengths: Ids, packing: Packing) -> tuple[Ids, Ids, Ids, int, 
             f"only {room}. Write packing=Packing({packing.size_argument}, overflow='split'), or "
             "'truncate' or 'drop', or give more tokens than this document has."
         )
-    if packing.overflow == "drop":
+    if overflow == "drop":
         fits = ~is_long
         places, lengths = places[fits], lengths[fits]
         return places, np.zeros(len(places), np.int64), lengths, int(is_long.sum()), 0
-    if packing.overflow == "truncate":
+    if overflow == "truncate":
         cut_tokens = int((lengths[is_long] - room).sum())
         return places, np.zeros(len(places), np.int64), np.minimum(lengths, room), 0, cut_tokens
     # "split": a document has pieces of a whole pack each, and a shorter last one.

@@ -15,14 +15,14 @@ from mds.plan._spec import EpochInputs
 from mds.plan._stream_batches import ScheduledBatches
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from mds.plan._global_batches import PartitionSpec
     from mds.plan._pack_windows import ScheduledWindows
     from mds.plan._passes import StreamRows
     from mds.plan._sampling import StreamShare
     from mds.plan._schedule import ScheduledEpoch, ScheduledRun
-    from mds.plan._stream_orders import ShuffleParams, StreamOrder
+    from mds.plan._stream_orders import SampleCosts, ShuffleParams, StreamOrder
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -74,6 +74,12 @@ class ScheduledInputs(EpochInputs):
         epoch = self.scheduled
         assert epoch.rows is not None  # packs have no global batches of samples
         return ScheduledBatches(epoch.rows, epoch.first, epoch.last, partition)
+
+    def packed(
+        self, costs: SampleCosts, count_windows: Callable[[ScheduledRun], ScheduledRun]
+    ) -> ScheduledInputs:
+        """Return the inputs of the same epoch with packs, whose schedule counts windows."""
+        return dataclasses.replace(self, costs=costs, schedule=count_windows(self.schedule))
 
     def windows(self, size: int) -> ScheduledWindows:
         """Return the windows of documents of the epoch, by a schedule that counts windows."""

@@ -30,7 +30,7 @@ from mds.shuffle._permutation import derive_key
 from mds.shuffle._registry import algos, find_shuffle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -492,6 +492,18 @@ class EpochInputs:
         from mds.plan._stream_batches import DevicePerStreamBatches
 
         return DevicePerStreamBatches(samples, partition, rng)
+
+    def packed(
+        self, costs: SampleCosts, count_windows: Callable[[ScheduledRun], ScheduledRun]
+    ) -> EpochInputs:
+        """Return the inputs of the same epoch with packs.
+
+        Args:
+            costs: Cost of each sample, by which canonical nodes are cut.
+            count_windows: Function that makes a schedule count windows, if there is one.
+        """
+        del count_windows
+        return dataclasses.replace(self, costs=costs)
 
     def windows(self, size: int) -> DocumentWindows:
         """Return the windows of ``size`` documents of the epoch, to be packed."""

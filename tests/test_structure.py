@@ -284,3 +284,28 @@ def test_only_safe_lines_are_logged():
         if "logging.getLogger(" in p.read_text("utf-8")
     ]
     assert found == ["_redaction.py"]
+
+
+#: A line that asks whether a run has packs, or a schedule.
+QUESTION = re.compile(
+    r"\b_?(packing|packs|schedule|scheduled) is (not )?None"
+    r"|\b_?(is_packed|has_packing|is_scheduled|has_schedule)\b"
+    r"|\b(if|and|or|not) ([\w.]+\.)?_?(packing|packs|schedule|scheduled)( (and|or|else)\b|:|\)|$)"
+    r"|\bunit (==|!=) \"(packs|samples)\""
+    r"|(?<!assert )isinstance\(.*\b((Packed|Scheduled)Run|ScheduledInputs|(Pack|Sample)Filling)\b"
+)
+#: The most such lines. What differs with packs or a schedule is a method of `Filling`, of
+#: `EpochInputs` or of `ScheduledRun`.
+MOST_QUESTIONS = 81
+
+
+def test_few_lines_ask_for_packs_or_a_schedule():
+    """Conditions on packs and schedules do not spread through the packages of an order."""
+    lines = [
+        f"{path.relative_to(PACKAGE)}:{number}: {line.strip()}"
+        for package in ("plan", "_dataset", "_loader", "_iteration")
+        for path in sorted((PACKAGE / package).rglob("*.py"))
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if QUESTION.search(line) and not line.lstrip().startswith("#")
+    ]
+    assert len(lines) <= MOST_QUESTIONS, "\n".join(lines)

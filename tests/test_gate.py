@@ -154,6 +154,25 @@ def test_files_with_slow_tests_are_run_again(results, tmp_path):
     assert slow_files <= set(ask("files", results[1])[1])
 
 
+def test_environments_share_what_is_compiled(tmp_path):
+    """A file that uv linked from its cache is compiled once; a copy, in each environment."""
+    compile_once = runpy.run_path(str(GATE / "compiled.py"))["compile_once"]
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "cached.py").write_text("ANSWER = 42")
+    compiled = []
+    for number, name in enumerate(["first", "second"]):
+        package = tmp_path / name / "package"
+        package.mkdir(parents=True)
+        os.link(tmp_path / "cached.py", package / "linked.py")
+        (package / "copied.py").write_text("ANSWER = 42")
+        (package / "template.py").write_text("{{ no Python }}")
+        assert compile_once(str(tmp_path / name), str(tmp_path / "kept")) == number
+        compiled.append({path.name: path for path in package.glob("__pycache__/*")})
+    shared = {name for name, path in compiled[0].items() if path.samefile(compiled[1][name])}
+    assert len(compiled[0]) == 2
+    assert {name.partition(".")[0] for name in shared} == {"linked"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "runs_slow"),
     [

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from mds._arguments import shown
 from mds._dataset.stream import name_data, other_files, other_shards
-from mds._dataset.worker_point import refuse_worker_state
+from mds._dataset.worker_point import position_after, refuse_worker_state
 from mds._process.fork_safe import cached_property
 from mds._redaction import get_logger
 from mds._shardfile.hashing import digest
@@ -416,6 +416,11 @@ class OrderState:
 
     # ------------------------------------------------------------------ positions
 
+    @property
+    def positions(self) -> SamplePositions | PackPositions:
+        """Positions in this order, of samples or of packs."""
+        return _POSITIONS[self.spec.unit](self)
+
     def position(
         self,
         world: World,
@@ -451,54 +456,15 @@ class OrderState:
                 "num_samples of state_dict() must be the number of samples that all ranks have "
                 f"seen, got {shown(num_samples)}."
             )
-        if from_beginning and self.spec.packing is None:
-            position = Position(position.epoch)
-        end = self.position_after(position, int(count))
-        return end._replace(is_finished=self._has_ended(iteration, end, world))
-
-    def position_after(self, begin: Position, count: int) -> Position:
-        """Return the position ``count`` samples of all ranks after ``begin``.
-
-        With packing it is ``begin`` itself, because only batches know how many packs they took.
-        """
-        if self.spec.packing is not None:
-            return begin._replace(unit="packs")
-        place = self.place_after(begin.epoch, begin.place, count)
-        return Position(begin.epoch, place)
+        return self.positions.of_state(position, int(count), from_beginning, iteration, world)
 
     def position_of(self, iteration: Iteration, ranks: int) -> Position | None:
         """Return the position of all ``ranks`` in an iteration; None before its first batch."""
         progress = iteration.progress
         if progress is None:
             return None
-        end = progress.end or self.position_after(progress.begin, progress.share * ranks)
+        end = progress.end or self.positions.after(progress.begin, progress.share * ranks)
         return end._replace(is_finished=progress.is_finished)
-
-    def _has_ended(self, iteration: Iteration | None, position: Position, world: World) -> bool:
-        """Return True if ``iteration`` has finished its epoch at ``position`` or before it.
-
-        A state at such a position says that the epoch is finished.
-        """
-        if iteration is None or self.epochs.pending is not None:
-            return False
-        if self.spec.packing is not None:  # the loader alone counts packs
-            return False
-        end = self.position_of(iteration, world.num_ranks)
-        if end is None or not end.is_finished:
-            return False
-        return end.epoch == position.epoch and end.place <= position.place
-
-    def place_after(self, epoch: int, begin: int, count: int) -> int:
-        """Return the place after ``count`` samples from the place ``begin`` on.
-
-        Places of steps that `OrderEdits.skip_steps` leaves out are passed over.
-        """
-        edits = self.epochs.edits
-        if not edits:
-            return begin + count
-        from mds.plan._edits import place_after, skips_of
-
-        return place_after(skips_of(edits, epoch), begin, count)
 
     def given_before(self, epoch: int, begin: int, place: int) -> int:
         """Return the number of samples from ``begin`` to ``place`` that are not skipped.
@@ -630,13 +596,12 @@ class OrderState:
         Raises StateError if the state does not fit this dataset. For the arguments, see `load`.
         """
         point = parse_state(state)
-        position, is_packed = point.position, self.spec.packing is not None
         # A worker counts from a place in ``data``, so its state needs them.
         remedy = "" if "worker" in (point.data or {}) else _OTHER_DATA
         files = other_files(point.data, self._data, self._file_changes)
         if files and not other_data:
             raise StateError(f"the state belongs to {'. '.join(files[0])}{remedy}")
-        point.check_unit("packs" if is_packed else "samples")
+        point.check_unit(self.spec.unit)
         if point.edits:
             from mds.plan._edits import check_edits
 
@@ -648,12 +613,7 @@ class OrderState:
                 point.num_canonical_nodes,
                 self.spec.unit,
             )
-        if not is_packed:
-            point.check_place(self.weights.epoch_size)
-            self._warn_past_end(position, world)
-        if is_packed or self._has_order(world):
-            # The order uses the state's number of canonical nodes: other settings depend on it.
-            self.plan(point, world).check(point)
+        self.positions.check(point, world)
         known, possible = other_shards(point.data, self._data, self._shards)
         if known and is_strict and not other_data:
             raise StateError(
@@ -705,10 +665,78 @@ class OrderState:
         """Begin the next iteration at a position, in the order with all edits made so far."""
         self.epochs.load(parse_state(self.state(world, position)))
 
-    def _warn_past_end(self, position: Position, world: World) -> None:
-        """Warn if a state is so far past the end of its epoch that padding cannot explain it."""
-        size = self.weights.epoch_size
-        batch = self.spec.batch() if self.spec.batch_size else 1
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_lengths": None, "find_loop": no_loop}
+
+
+class SamplePositions:
+    """Positions in an order of samples, which follow from the number of samples that came.
+
+    Args:
+        order: Order of the dataset.
+
+    Attributes:
+        other_way: End of a message: another way to the position of worker processes.
+    """
+
+    other_way = (
+        " Or call state_dict(num_samples) with the number of samples that all ranks have seen."
+    )
+
+    def __init__(self, order: OrderState) -> None:
+        self._order = order
+
+    def usable_count(self, num_samples: int | None, from_beginning: bool) -> int | None:
+        """Return the argument ``num_samples`` of `Run.state`, from which a position follows."""
+        del from_beginning
+        return num_samples
+
+    def after(self, begin: Position, count: int) -> Position:
+        """Return the position ``count`` samples of all ranks after ``begin``."""
+        return position_after(begin, count, self._order.epochs.edits)
+
+    def of_state(
+        self,
+        begin: Position,
+        count: int,
+        from_beginning: bool,
+        iteration: Iteration | None,
+        world: World,
+    ) -> Position:
+        """Return the position of a state after ``count`` samples of all ranks.
+
+        Args:
+            begin: Where this epoch began, or was resumed.
+            count: Number of samples.
+            from_beginning: Whether they are counted from the beginning of the epoch, instead of
+                from ``begin``.
+            iteration: The iteration that states are about, or None.
+            world: Nodes and ranks.
+        """
+        end = self.after(Position(begin.epoch) if from_beginning else begin, count)
+        return end._replace(is_finished=self._has_ended(iteration, end, world))
+
+    def _has_ended(self, iteration: Iteration | None, position: Position, world: World) -> bool:
+        """Return True if ``iteration`` has finished its epoch at ``position`` or before it.
+
+        A state at such a position says that the epoch is finished.
+        """
+        if iteration is None or self._order.epochs.pending is not None:
+            return False
+        end = self._order.position_of(iteration, world.num_ranks)
+        if end is None or not end.is_finished:
+            return False
+        return end.epoch == position.epoch and end.place <= position.place
+
+    def check(self, point: ResumePoint, world: World) -> None:
+        """Raise StateError if a state does not fit the order, as far as the order is known.
+
+        Warn if a state is so far past the end of its epoch that padding cannot explain it.
+        """
+        order, position = self._order, point.position
+        size = order.weights.epoch_size
+        point.check_place(size)
+        batch = order.spec.batch() if order.spec.batch_size else 1
         if position.place > size + world.num_ranks * batch:
             warnings.warn(
                 f"the state has sample_in_epoch {position.place:,}, but an epoch has only "
@@ -717,9 +745,81 @@ class OrderState:
                 "dataset and epoch_size= with those of the saved run.",
                 stacklevel=5,
             )
+        if order._has_order(world):
+            # The order uses the state's number of canonical nodes: other settings depend on it.
+            order.plan(point, world).check(point)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_lengths": None, "find_loop": no_loop}
+    def facts_behind_filter(self, world: World) -> dict[str, int]:
+        """Return what the samples of a worker depend on as well if a filter drops some.
+
+        Ranks take different numbers of samples for equally many that they keep.
+        """
+        return {"rank": world.rank}
+
+
+class PackPositions:
+    """Positions in an order of packs; for its methods see `SamplePositions`.
+
+    Only batches know how many packs they took, so a position comes with a batch, and follows from
+    no number.
+
+    Args:
+        order: Order of the dataset.
+
+    Attributes:
+        other_way: Nothing: there is no other way to the position of worker processes.
+    """
+
+    other_way = ""
+
+    def __init__(self, order: OrderState) -> None:
+        self._order = order
+
+    def usable_count(self, num_samples: int | None, from_beginning: bool) -> int | None:
+        """Return None for a number of samples since the epoch began, as the loader knows better.
+
+        Raises ConfigError for one since the resume.
+        """
+        if num_samples and not from_beginning:
+            raise ConfigError(
+                f"state_dict(num_samples={num_samples}): with packing=, a position counts "
+                "packs, which only the loader knows. Use state_dict() of the "
+                "StreamingDataLoader."
+            )
+        return None if num_samples else num_samples
+
+    def after(self, begin: Position, count: int) -> Position:
+        """Return ``begin``: a number of samples leads to no other position."""
+        del count
+        return begin._replace(unit="packs")
+
+    def of_state(
+        self,
+        begin: Position,
+        count: int,
+        from_beginning: bool,
+        iteration: Iteration | None,
+        world: World,
+    ) -> Position:
+        """Return ``begin``, where no pack of the iteration has come."""
+        del from_beginning, iteration, world
+        return self.after(begin, count)._replace(is_finished=False)
+
+    def check(self, point: ResumePoint, world: World) -> None:
+        """Raise StateError if a state does not fit the order, which packs need to be made again."""
+        self._order.plan(point, world).check(point)
+
+    def facts_behind_filter(self, world: World) -> dict[str, int]:
+        """Return nothing: every rank counts its packs after a filter."""
+        del world
+        return {}
+
+
+#: Positions by their unit, that of `OrderSpec.unit`.
+_POSITIONS: dict[str, type[SamplePositions | PackPositions]] = {
+    "samples": SamplePositions,
+    "packs": PackPositions,
+}
 
 
 #: Remedy for a state of other data.

@@ -148,7 +148,7 @@ class PackIterator(Iterator[dict[str, Any]]):
         if point is None:
             self._read(epoch)
         else:
-            self._read(seek(dataset, point), point.taken)
+            self._read(seek(dataset, point, for_loader=True), point.taken)
         _living.add(self)
 
     def _read(self, epoch: WorkerEpoch, taken: int = 0) -> None:
@@ -206,7 +206,7 @@ class PackIterator(Iterator[dict[str, Any]]):
         """Continue from a result of `state_dict`, as `EpochIterator.load_state_dict` does."""
         point = self._run.load_worker_point(state)
         self._epoch.close_windows()
-        self._read(seek(self._dataset, point), point.taken)
+        self._read(seek(self._dataset, point, for_loader=True), point.taken)
 
 
 def _read_packs(

@@ -140,15 +140,7 @@ class Run:
 
     def state(self, num_samples: int | None, from_beginning: bool) -> dict[str, Any]:
         """Return the position of all ranks as a state; for the arguments, see `Samples`."""
-        is_packed = self.order.spec.packing is not None
-        if is_packed and num_samples:
-            if not from_beginning:
-                raise ConfigError(
-                    f"state_dict(num_samples={num_samples}): with packing=, a position counts "
-                    "packs, which only the loader knows. Use state_dict() of the "
-                    "StreamingDataLoader."
-                )
-            num_samples = None
+        num_samples = self.order.positions.usable_count(num_samples, from_beginning)
         if num_samples is None and self.is_strict and in_worker():
             return self._worker_state()
         position = None
@@ -215,15 +207,11 @@ class Run:
             # Every iteration has its own epoch, so another epoch belongs to another loader.
             is_elsewhere = is_elsewhere and last.position.epoch != position.epoch
         if is_elsewhere:
-            other_way = (
-                " Or call state_dict(num_samples) with the number of samples that all ranks have "
-                "seen."
-            )
             raise ConfigError(
                 f"{self.owner}.state_dict(): worker processes of torch's DataLoader read "
                 "this dataset, and only they know their position. Use "
                 "mds.StreamingDataLoader(dataset, num_workers=...), which counts the samples."
-                f"{other_way if self.order.spec.packing is None else ''}"
+                + self.order.positions.other_way
             )
         loop = self.order.find_loop() if position is not None else None
         if loop is not None:
@@ -283,8 +271,8 @@ class Run:
     def _worker_facts(self, world: World) -> dict[str, int]:
         """Return what the samples of a worker depend on, see `WorkerPoint`."""
         facts = self.order.worker_facts(world)
-        if world.num_ranks > 1 and self.is_filtered and self.order.spec.packing is None:
-            facts["rank"] = world.rank
+        if world.num_ranks > 1 and self.is_filtered:
+            facts |= self.order.positions.facts_behind_filter(world)
         return facts
 
     def _worker_state(self) -> dict[str, Any]:
@@ -397,12 +385,16 @@ def begin_epoch(
     return epoch
 
 
-def seek(dataset: HasRun, point: WorkerPoint) -> WorkerEpoch:
-    """Return this worker's part of the epoch of ``point``, and set the next epoch after it."""
+def seek(dataset: HasRun, point: WorkerPoint, *, for_loader: bool = False) -> WorkerEpoch:
+    """Return this worker's part of the epoch of ``point``, and set the next epoch after it.
+
+    ``for_loader``: whether the samples are counted as batches or packs. Then ``point`` counts the
+    packs of a step, which are left out later.
+    """
     run = run_of(dataset)
     run.order.epochs.next_epoch = point.start.position.epoch + 1
     world = run.world(worker_place()[1], point.lane)
-    if run.order.spec.packing is not None:  # packs of a step are left out later
+    if for_loader:
         return dataset._worker_epoch(point.start, world, for_loader=True)
     epoch = dataset._worker_epoch(point.start, world, point.taken)
     run.take_over(epoch)

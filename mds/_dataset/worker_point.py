@@ -16,13 +16,26 @@ is in lane 0 before step 0, and after step 2 in lane 1, as the next step belongs
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mds.errors import StateError
-from mds.plan._state import MAX_SAMPLES, ResumePoint, emit_state, parse_state
+from mds.plan._state import MAX_SAMPLES, Position, ResumePoint, emit_state, parse_state
 
 _REMEDY = "or use mds.StreamingDataLoader, whose state does not depend on them"
+
+
+def position_after(begin: Position, count: int, edits: Sequence[Mapping[str, Any]]) -> Position:
+    """Return the position ``count`` samples of all ranks after ``begin``.
+
+    Places of steps that ``edits`` skip are passed over.
+    """
+    place = begin.place + count
+    if edits:
+        from mds.plan._edits import place_after, skips_of
+
+        place = place_after(skips_of(edits, begin.epoch), begin.place, count)
+    return Position(begin.epoch, place)
 
 
 class WorkerPoint(NamedTuple):
@@ -74,19 +87,15 @@ class WorkerPoint(NamedTuple):
         before = {name: before[name] for name in world}
         if before == world or before == {**world, "rank": before.get("rank")}:
             return self
-        batch, is_packed = before["batch_size"], self.start.position.unit == "packs"
         if before["workers"] == world["workers"]:
-            if is_alone and not is_packed:
-                position = self._after(self.taken * before["ranks"])
-                return WorkerPoint(position, 0, 0, world)
-            is_whole = self.taken % (batch or 1) == 0 if not is_packed else not self.taken
             is_equal = (
-                batch * before["ranks"] == world["batch_size"] * world["ranks"]
+                before["batch_size"] * before["ranks"] == world["batch_size"] * world["ranks"]
                 and before["microbatches"] == world["microbatches"] == 1
             )
-            if is_whole and (is_equal or is_alone):
-                taken = self.taken // (batch or 1) * world["batch_size"]
-                return WorkerPoint(self.start, taken, self.lane, world)
+            move = _MOVES[self.start.position.unit]
+            point = move(self, before, world, is_equal=is_equal, is_alone=is_alone)
+            if point is not None:
+                return point
         changes = ", ".join(
             f"{name} {str(before[name])[:20]} then and {count} now"
             for name, count in world.items()
@@ -98,15 +107,54 @@ class WorkerPoint(NamedTuple):
             f"(ranks times batch_size), {_REMEDY}."
         )
 
-    def _after(self, count: int) -> ResumePoint:
-        """Return the point ``count`` samples of all ranks after ``start``."""
-        position = self.start.position
-        place = position.place + count
-        if self.start.edits:
-            from mds.plan._edits import place_after, skips_of
 
-            place = place_after(skips_of(self.start.edits, position.epoch), position.place, count)
-        return self.start.at(position._replace(place=place))
+def _move_samples(
+    point: WorkerPoint,
+    before: Mapping[str, int],
+    world: Mapping[str, int],
+    *,
+    is_equal: bool,
+    is_alone: bool,
+) -> WorkerPoint | None:
+    """Return the position of ``point``, which counts samples, in another world; None without one.
+
+    Args:
+        point: Point of a worker.
+        before: World in which it counts.
+        world: World of this run, with as many workers.
+        is_equal: Whether both have the same steps, one batch each.
+        is_alone: Whether this rank has no worker processes.
+    """
+    if is_alone:
+        start, count = point.start, point.taken * before["ranks"]
+        end = position_after(start.position, count, start.edits)
+        return WorkerPoint(start.at(end), 0, 0, world)
+    batches, rest = divmod(point.taken, before["batch_size"] or 1)
+    if rest or not is_equal:
+        return None
+    return WorkerPoint(point.start, batches * world["batch_size"], point.lane, world)
+
+
+def _move_packs(
+    point: WorkerPoint,
+    before: Mapping[str, int],
+    world: Mapping[str, int],
+    *,
+    is_equal: bool,
+    is_alone: bool,
+) -> WorkerPoint | None:
+    """Return the position of ``point``, which counts packs, in another world; see `_move_samples`.
+
+    Only a point between two steps can be moved.
+    """
+    del before
+    if point.taken or not (is_equal or is_alone):
+        return None
+    return WorkerPoint(point.start, 0, point.lane, world)
+
+
+#: How a point is moved to another world, by the unit of its position.
+_MOVES = {"samples": _move_samples, "packs": _move_packs}
 
 
 def parse_worker_point(state: Mapping[str, Any], lane: int) -> WorkerPoint:

@@ -400,7 +400,7 @@ class CountedBatches:
         # In the middle of a step.
         size = self._state.step_samples
         steps = -(-count.samples // size)  # rounded up
-        end = order.position_after(count.begin, steps * size * ranks)
+        end = order.positions.after(count.begin, steps * size * ranks)
         return self._end_of_step or end
 
     def _steps_from(self, begin: Position) -> RankSteps:

@@ -183,9 +183,8 @@ def test_edits_are_known(folder, tmp_path, kind):
     for _ in range(2):
         for batch in loader:
             count = loader._loader_state.count
-            place = loader.dataset._dataset_run.order.place_after(
-                *count.begin[:2], count.samples - 1
-            )
+            positions = loader.dataset._dataset_run.order.positions
+            place = positions.after(count.begin, count.samples - 1).place
             seen[count.begin.epoch * steps + place // 8] = batch["id"].tolist()
             if len(seen) == 6:
                 loader.dataset.edits.skip_steps(range(9, 12))

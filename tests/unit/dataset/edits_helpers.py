@@ -72,9 +72,9 @@ def train(loaders, stop, edits=()):
 def place_before(loader, size):
     """The step of the batch that was given last."""
     count, ranks = loader._loader_state.count, loader.dataset.num_ranks
-    epoch, first, *_ = count.begin
-    order = loader.dataset._dataset_run.order
-    return epoch * STEPS + order.place_after(epoch, first, (count.samples - size) * ranks) // BATCH
+    positions = loader.dataset._dataset_run.order.positions
+    place = positions.after(count.begin, (count.samples - size) * ranks).place
+    return count.begin.epoch * STEPS + place // BATCH
 
 
 def drop(ids, reason="", at_step=None):

@@ -44,14 +44,13 @@ _ADVICE = (
 
 
 class _Taken(NamedTuple):
-    """Packs that came: ``packs`` places of the step after ``begin``; None for the whole step.
+    """Packs that came: all before ``begin``, and ``packs`` places of the step that begins there.
 
-    ``end`` is the position after the step.
+    After a whole step, ``begin`` is its end, and ``packs`` is 0.
     """
 
     begin: Position
-    packs: int | None
-    end: Position
+    packs: int
 
 
 class IteratedPacks:
@@ -73,7 +72,7 @@ class IteratedPacks:
         # The worker of the rank that has the next step, counted from where this one counts, see
         # `WorkerPoint`.
         self._lane = epoch.world.worker_of_rank
-        self.taken = _Taken(self._start, taken or None, self._start)
+        self.taken = _Taken(self._start, taken)
         self.has_begun = self.is_closed = self.is_finished = False
 
     @property
@@ -87,7 +86,7 @@ class IteratedPacks:
         For example, with 3 workers, worker 0 has steps 0, 3, 6. Counted from step 1 on, step 3 is
         number 2, which is a step of worker 2.
         """
-        if self.taken.packs is None and self.taken.end != self._start:
+        if not self.taken.packs and self.taken.begin != self._start:
             self._lane = self._last_lane
         self.taken = taken
 
@@ -98,11 +97,9 @@ class IteratedPacks:
     @property
     def worker_count(self) -> tuple[WorkerEpoch, Position, int, int]:
         """What this worker took: arguments of `Run.worker_point`."""
-        begin, packs, end = self.taken
-        if packs is not None:
-            return self._epoch, begin, packs, self._lane
-        lane = self._lane if end == self._start else self._last_lane
-        return self._epoch, end, 0, lane
+        begin, packs = self.taken
+        lane = self._lane if packs or begin == self._start else self._last_lane
+        return self._epoch, begin, packs, lane
 
     @property
     def progress(self) -> EpochProgress | None:
@@ -112,20 +109,19 @@ class IteratedPacks:
         """
         if not self.has_begun:
             return None
-        begin, packs, end = self.taken
-        if packs is not None:
-            order, ranks = self._epoch.order, self._epoch.world.num_ranks
-            if ranks > 1:
-                size = order.shape.batch
-                raise ConfigError(
-                    f"state_dict(): {packs} of the {plural(size, 'pack')} of a step were read, "
-                    f"but {ranks} "
-                    "ranks take a step together, so no position is between its packs. Call it "
-                    "after the last pack of a step, write batch_size=1, or iterate "
-                    "StreamingDataLoader(dataset), whose batches are steps."
-                )
-            end = order.filling.position_after(begin, packs)
-        return EpochProgress(begin, 0, end, self.is_finished)
+        begin, packs = self.taken
+        order, ranks = self._epoch.order, self._epoch.world.num_ranks
+        if packs and ranks > 1:
+            size = order.shape.batch
+            raise ConfigError(
+                f"state_dict(): {packs} of the {plural(size, 'pack')} of a step were read, "
+                f"but {ranks} "
+                "ranks take a step together, so no position is between its packs. Call it "
+                "after the last pack of a step, write batch_size=1, or iterate "
+                "StreamingDataLoader(dataset), whose batches are steps."
+            )
+        end = order.filling.position_after(begin, packs)
+        return EpochProgress(self._start, 0, end, self.is_finished)
 
 
 class PackIterator(Iterator[dict[str, Any]]):
@@ -238,12 +234,12 @@ def _read_packs(
                 if begin is epoch.begin and first + index < taken:
                     continue
                 if waiting is not None:
-                    yield _Taken(begin, first + waiting[0] + 1, end), waiting[1]
+                    yield _Taken(begin, first + waiting[0] + 1), waiting[1]
                 waiting = index, pack
             is_end = first + len(step[0].counts) == epoch.order.shape.batch
             if waiting is not None:
-                packs = None if is_end else first + waiting[0] + 1
-                yield _Taken(begin, packs, end), waiting[1]
+                last = _Taken(end, 0) if is_end else _Taken(begin, first + waiting[0] + 1)
+                yield last, waiting[1]
             first += len(step[0].counts)
     finally:
         epoch.close_windows()

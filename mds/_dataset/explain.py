@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mds._dataset.pack_counts import count_packs, packs_of
 from mds._dataset.run import run_of, source_of
 from mds._index.table import column_encodings
 from mds._iteration.worker_epoch import WorkerEpoch
@@ -24,7 +25,6 @@ from mds.world import World, find_ranks
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mds._dataset.pack_counts import PackCount
     from mds._dataset.run import Run
     from mds._index.table import Index
     from mds._iteration.reading import SampleSource
@@ -112,7 +112,6 @@ def explain(
     fetched: Sequence[Index],
     unpacked: Sequence[Index],
     has_batches: bool,
-    packs: PackCount | None = None,
     costs: Sequence[FileCosts] = (),
 ) -> Explanation:
     """Return the resolved configuration of a dataset as a text of some twenty lines.
@@ -129,7 +128,6 @@ def explain(
         unpacked: Indexes of the streams whose local files are unpacked into the cache. Shards of
             all other streams are read in place.
         has_batches: Whether a batch size was given.
-        packs: Number of packs of an epoch, with packing.
         costs: Costs of files of another format than MDS.
     """
     raw = sum(int(index.raw_size.sum()) for index in shards.indexes)
@@ -140,7 +138,7 @@ def explain(
         f"{format_bytes(raw)}" + (f", compressed {format_bytes(zipped)}" if zipped else "")
     )
     rows = [
-        *_settings(shards, plan, ranks, predownload, has_batches, packs),
+        *_settings(shards, plan, ranks, predownload, has_batches),
         *_mixture(plan),
         *_edits(plan),
         *_costs(shards, plan, cache_limit, fetched, unpacked),
@@ -156,7 +154,6 @@ def _settings(
     ranks: Ranks,
     predownload: int,
     has_batches: bool,
-    packs: PackCount | None,
 ) -> list[tuple[str, str, str]]:
     """Return a row (setting, value, reason) for each setting of the order and of its batches.
 
@@ -164,15 +161,9 @@ def _settings(
     """
     spec, world = plan.spec, plan.world
     nodes = f"{world.num_nodes} node{'s' * (world.num_nodes > 1)}"
-    batch = spec.batch()
     rows = [
         ("ranks", f"{world.num_ranks} on {nodes}", f"found: {ranks.source}"),
-        (
-            "batch_size",
-            f"{batch // spec.microbatches:,}",
-            _steps(plan, batch * world.num_ranks, has_batches, packs),
-        ),
-        *_packing(plan, packs),
+        *_BATCHES[spec.unit](plan, has_batches),
         (
             "epoch_size",
             f"{plan.epoch_size:,}",
@@ -254,66 +245,79 @@ def _mixture(plan: EpochPlan) -> list[tuple[str, str, str]]:
     return rows
 
 
+#: What comes in the place of dropped samples, by `OrderSpec.unit`.
+_REPLACEMENTS = {
+    "samples": "other samples of their streams replace them",
+    "packs": "no samples replace them",
+}
+
+
 def _edits(plan: EpochPlan) -> list[tuple[str, str, str]]:
     """Return rows about samples that were dropped and steps that were skipped during the run."""
     drops, rows = drops_of(plan.inputs.edits), []
     if drops:
         count = len(np.unique(np.concatenate([drop.ids for drop in drops])))
-        replacement = (
-            "no samples replace them"
-            if plan.spec.packing
-            else ("other samples of their streams replace them")
-        )
+        replacement = _REPLACEMENTS[plan.spec.unit]
         rows.append(("dropped samples", f"{count:,}", f"each from its own step; {replacement}"))
     skipped = Gaps(skips_of(plan.inputs.edits, plan.epoch))
     if len(skipped.firsts):
-        unit = "packs" if plan.spec.packing else "samples"
         count = int((skipped.ends - skipped.firsts).sum())
-        rows.append(("skipped", f"{count:,}", f"{unit} of this epoch, in whole global batches"))
+        rows.append(
+            ("skipped", f"{count:,}", f"{plan.spec.unit} of this epoch, in whole global batches")
+        )
     return rows
 
 
-def _steps(plan: EpochPlan, global_batch: int, has_batches: bool, packs: PackCount | None) -> str:
-    """Describe the batch size: of what, over all ranks, and how many steps make an epoch."""
-    parts = plan.spec.microbatches
-    of_step = "for each rank" if parts == 1 else f"times {parts} microbatches for each rank"
-    if packs is not None:
-        steps = f"{_about(packs)}{plural(packs.steps, 'step')} an epoch"
-        return f"packs {of_step}; {global_batch:,} for all ranks, {steps}"
+def _batches_of_samples(plan: EpochPlan, has_batches: bool) -> list[tuple[str, str, str]]:
+    """Return a row about batches of samples: their size, and how many steps make an epoch."""
+    why = f"not set: single samples, {plan.steps:,} for each rank in an epoch"
     if has_batches:
-        steps = plural(plan.steps, "step")
-        return f"samples {of_step}; {global_batch:,} for all ranks, {steps} an epoch"
-    return f"not set: single samples, {plan.steps:,} for each rank in an epoch"
+        why = _describe_batches(plan, plural(plan.steps, "step"))
+    return [("batch_size", f"{plan.inputs.microbatch:,}", why)]
 
 
-def _about(packs: PackCount) -> str:
-    """Return the word before a number of packs that is an estimate."""
-    return "" if packs.is_exact else "about "
+def _batches_of_packs(plan: EpochPlan, has_batches: bool) -> list[tuple[str, str, str]]:
+    """Return rows about batches of packs, and about packs: capacity, kind, number, long documents.
 
-
-def _packing(plan: EpochPlan, packs: PackCount | None) -> list[tuple[str, str, str]]:
-    """Return a row about packing: capacity, kind, number of packs, and long documents."""
-    packing = plan.spec.packing
-    if packing is None or packs is None:
-        return []
-    kind = "tokens a pack" if packing.capacity else "tokens a padded batch"
+    Packs have a batch size, so ``has_batches`` is not used.
+    """
+    del has_batches
+    settings, count = packs_of(plan).packing, count_packs(plan)
+    about = "" if count.is_exact else "about "
+    kind = "tokens a pack" if settings.capacity else "tokens a padded batch"
     long_documents = {
         "split": "longer documents are cut into pieces",
         "truncate": "longer documents lose their end",
         "drop": "longer documents are left out",
         "error": "a longer document is an error",
-    }[packing.overflow]
-    kind += f" by {packing.packer}" if packing.packer != BEST_FIT else ""
-    alike = f", equal {packing.balance} on all ranks" if packing.balance else ""
-    why = f"{kind}, {_about(packs)}{plural(packs.packs, 'pack')} an epoch, "
-    why += f"filled to {packs.filled:.2%}; {long_documents}{alike}".replace("%", " %")
-    more_steps = packs.steps - -(-packs.packs // plan.shape.global_batch)
-    if more_steps > _MUCH_PADDING * packs.steps + 1:
+    }[settings.overflow]
+    kind += f" by {settings.packer}" if settings.packer != BEST_FIT else ""
+    alike = f", equal {settings.balance} on all ranks" if settings.balance else ""
+    why = f"{kind}, {about}{plural(count.packs, 'pack')} an epoch, "
+    why += f"filled to {count.filled:.2%}; {long_documents}{alike}".replace("%", " %")
+    more_steps = count.steps - -(-count.packs // plan.shape.global_batch)
+    if more_steps > _MUCH_PADDING * count.steps + 1:
         why += (
             f"; {plural(more_steps, 'step')} more than full steps, because canonical nodes have "
             "different numbers of packs (fewer of them would differ less)"
         )
-    return [("packing", f"{packing.room:,}", why)]
+    batches = _describe_batches(plan, f"{about}{plural(count.steps, 'step')}")
+    return [
+        ("batch_size", f"{plan.inputs.microbatch:,}", batches),
+        ("packing", f"{settings.room:,}", why),
+    ]
+
+
+#: Functions that return the rows about batches, by `OrderSpec.unit`.
+_BATCHES = {"samples": _batches_of_samples, "packs": _batches_of_packs}
+
+
+def _describe_batches(plan: EpochPlan, steps: str) -> str:
+    """Describe the batch size: of what, over all ranks, and the number of ``steps`` of an epoch."""
+    parts = plan.spec.microbatches
+    of_step = "for each rank" if parts == 1 else f"times {parts} microbatches for each rank"
+    batch = f"{plan.shape.global_batch:,}"
+    return f"{plan.spec.unit} {of_step}; {batch} for all ranks, {steps} an epoch"
 
 
 def _costs(

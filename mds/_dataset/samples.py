@@ -181,9 +181,7 @@ class Samples(HasRun, HasColumns):
         self.topology = topology
         self.allow_unsafe_types = allow_unsafe_types
         self.initial_physical_nodes = None
-        self.predownload = resolve_predownload(
-            predownload, batch_size, is_packed=spec.packing is not None
-        )
+        self.predownload = resolve_predownload(predownload, batch_size, spec.unit)
         self.cache_limit = parse_bytes(cache_limit) if cache_limit is not None else None
         # Copies of the user's streams, or one stream made from remote=, local= and others.
         place = {name: arguments[name] for name in PLACE} | dict(stream_config or {})
@@ -369,14 +367,12 @@ class Samples(HasRun, HasColumns):
         A notebook shows the text as a table.
         """
         from mds._dataset.explain import explain
-        from mds._dataset.pack_counts import count_packs
 
         order_state, world = self._dataset_run.order, self._dataset_run.world()
         epochs = order_state.epochs
         # The epoch that began last, else the one that comes next.
         start = epochs.last or epochs.pending or ResumePoint(Position(epochs.next_epoch))
         order = order_state.plan(start, world)
-        packs = None if order.spec.packing is None else count_packs(order)
         sources = self._cache.sources
         return explain(
             type(self).__name__,
@@ -393,7 +389,6 @@ class Samples(HasRun, HasColumns):
                 if each.is_near and (each.remote is not None or each.index.zip_size.any())
             ],
             has_batches=self.batch_size is not None,
-            packs=packs,
             costs=[stream._file_costs for stream in self.streams if stream._file_costs is not None],
         )
 

@@ -297,19 +297,21 @@ def _check_topology(owner: str, topology: Any) -> None:
         )
 
 
-def resolve_predownload(
-    predownload: int | None, batch_size: int | None, *, is_packed: bool = False
-) -> int:
+#: Samples ahead for each sample of a batch, or pack, which counts as 32 documents.
+_SAMPLES_AHEAD = {"samples": 8, "packs": 8 * 32}
+
+
+def resolve_predownload(predownload: int | None, batch_size: int | None, unit: str) -> int:
     """Return how many samples ahead of each worker shards are fetched.
 
-    The default is eight batches, or 64 samples without a batch size. With packing
-    (``is_packed``), a batch has packs instead of samples, and a pack counts as 32 documents.
+    The default is eight batches, or 64 samples without a batch size. ``unit`` says what a batch
+    has: "samples" or "packs".
     """
     if predownload is not None:
         return predownload
     if not batch_size:
         return 64
-    return 8 * batch_size * (32 if is_packed else 1)
+    return batch_size * _SAMPLES_AHEAD[unit]
 
 
 def check_function(owner: str, method: str, function: Any, example: str) -> Callable[..., Any]:
@@ -382,7 +384,8 @@ def check_schedule(
         return ScheduledRun(schedule, tuple(streams))
     # Streams without names have their numbers as names, which lists of weights have, too.
     positions = tuple(map(str, range(len(streams))))
-    if not schedule.names <= {*positions}:
+    unknown = schedule.names - {*positions}
+    if unknown:
         raise ConfigError(
             "a schedule speaks of streams by name: give streams={'web': Stream(...), ...}, or the "
             "weights of each milestone as a list in the order of the streams, as in "

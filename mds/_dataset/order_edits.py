@@ -36,7 +36,7 @@ from mds.plan._edits import (
     too_many_dropped,
 )
 from mds.plan._mixture import MAX_STEPS
-from mds.plan._state import MAX_EDITS
+from mds.plan._state import MAX_EDITS, MAX_EPOCHS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -103,12 +103,7 @@ class OrderEdits(Sequence[str]):
         if not numbers:
             return
         edit: dict[str, Any] = {"epoch": epoch, "from": place, "drop": numbers, "why": reason}
-        if self._order.spec.packing is not None:
-            cursor = self._find_cursor(epoch, place)
-            # The first window of each canonical node that has not begun: the window of the cursor,
-            # or the next one if packs of it were read.
-            windows = cursor.windows if cursor is not None else ()
-            edit["windows"] = [window + (packs_read > 0) for window, packs_read in windows]
+        edit |= self._kind.drop_facts(epoch, place)
         drops = drops_of([*self._order.epochs.edits, edit])
         check_spare_samples(drops, self._order.samples_by_stream())
         self._add([edit], epoch, place)
@@ -197,9 +192,7 @@ class OrderEdits(Sequence[str]):
         first_shares(changed, order.weights.choose)  # raises ConfigError for an empty stream
         epoch, place = self._steps.place_of(step, self._earliest_place()[0])
         edit: dict[str, Any] = {"step": step, "weights": checked}
-        if order.spec.packing is not None:
-            # The weights hold from a window on, so the step may be later than the requested one.
-            edit["window"], edit["step"] = self._next_window(step)
+        edit |= self._kind.weight_facts(step, epoch, place)
         self._add([edit], epoch, place)
 
     def __len__(self) -> int:
@@ -223,9 +216,8 @@ class OrderEdits(Sequence[str]):
         """Return an edit in words, with steps in place of the places where these are known."""
         if "weights" in edit:
             return f"from step {edit['step']:,}: weights {dict(edit['weights'])}"
-        is_packed = self._order.spec.packing is not None
-        if not self._order.spec.batch_size or (is_packed and edit["epoch"]):
-            # Earlier epochs of packs would have to be packed to count their steps.
+        kind = self._kind
+        if not self._order.spec.batch_size or edit["epoch"] > kind.last_counted_epoch:
             return describe_edit(edit)
         steps = self._steps
         epoch, place = edit["epoch"], edit["from"]
@@ -242,14 +234,17 @@ class OrderEdits(Sequence[str]):
         ids += ", ..." if len(edit["drop"]) > 4 else ""
         reason = f" ({edit['why']})" if edit["why"] else ""
         count = len(edit["drop"])
-        noun = f"{count:,} {'document' if is_packed else 'sample'}{'s' * (count != 1)}"
-        verb = "left out" if is_packed else "replaced"
-        return f"from step {first:,}: {noun} {verb}: {ids}{reason}"
+        return f"from step {first:,}: {plural(count, kind.noun)} {kind.verb}: {ids}{reason}"
 
     @property
     def _steps(self) -> TrainingSteps:
         """Steps of the run, with the settings that the dataset has now."""
         return TrainingSteps(self._order, self._world)
+
+    @property
+    def _kind(self) -> _SampleEdits | _PackEdits:
+        """What edits are in this order, of samples or of packs."""
+        return _KINDS[self._order.spec.unit](self._order, self._world)
 
     def _add(self, edits: list[dict[str, Any]], epoch: int, place: int) -> None:
         """Record edits, and make a running loader discard the batches that they change.
@@ -306,8 +301,68 @@ class OrderEdits(Sequence[str]):
             return epochs.next_epoch, 0
         return max(position.epoch, 0), position.place
 
-    def _next_window(self, step: int) -> tuple[int, int]:
+
+class _SampleEdits:
+    """Words and facts of edits in an order of samples, which hold from any place on.
+
+    Args:
+        order: Order of the dataset.
+        world: Nodes, ranks and workers of the run.
+
+    Attributes:
+        noun, verb: What samples are called that were dropped, and what happens to them.
+        last_counted_epoch: Last epoch whose steps are counted to describe an edit in it.
+    """
+
+    noun, verb, last_counted_epoch = "sample", "replaced", MAX_EPOCHS
+
+    def __init__(self, order: OrderState, world: World) -> None:
+        del order, world
+
+    def drop_facts(self, epoch: int, place: int) -> dict[str, Any]:
+        """Return the entries of an edit that drops samples from a place of an epoch on."""
+        del epoch, place
+        return {}
+
+    def weight_facts(self, step: int, epoch: int, place: int) -> dict[str, Any]:
+        """Return the entries of an edit with weights from a step on.
+
+        The step begins at ``place`` of ``epoch``.
+        """
+        del step, epoch, place
+        return {}
+
+
+class _PackEdits:
+    """Words and facts of edits in an order of packs, which hold from a window on.
+
+    The arguments, attributes and methods are those of `_SampleEdits`.
+    """
+
+    # Epochs before a later one would have to be packed to count their steps.
+    noun, verb, last_counted_epoch = "document", "left out", 0
+
+    def __init__(self, order: OrderState, world: World) -> None:
+        self._order, self._world = order, world
+
+    def drop_facts(self, epoch: int, place: int) -> dict[str, Any]:
+        """Return the first window of each canonical node that has not begun at the place.
+
+        It is the window of the cursor, or the next one if packs of it were read.
+        """
+        cursor = self._find_cursor(epoch, place)
+        windows = cursor.windows if cursor is not None else ()
+        return {"windows": [window + (packs_read > 0) for window, packs_read in windows]}
+
+    def weight_facts(self, step: int, epoch: int, place: int) -> dict[str, Any]:
+        """Return the window from which weights hold, and its step, maybe later than ``step``."""
+        window, first = self._next_window(step, epoch, place)
+        return {"window": window, "step": first}
+
+    def _next_window(self, step: int, epoch: int, place: int) -> tuple[int, int]:
         """Return the first window of documents that begins at or after a step, and its step.
+
+        The step begins at ``place`` of ``epoch``.
 
         The window is counted since the run began, and no canonical node has begun it. Here are two
         canonical nodes, whose windows have 3 and 4 packs, and global batches of 4 packs::
@@ -319,16 +374,15 @@ class OrderEdits(Sequence[str]):
 
         From step 1 on, the result is window 1 and step 1, which has its first pack.
         """
-        steps = self._steps
-        epoch, place = steps.place_of(step, self._earliest_place()[0])
-        plan = steps.plan(epoch)
-        packs = packs_of(plan)
-        earlier_windows = plan.scheduled.first if plan.scheduled is not None else 0
+        steps = TrainingSteps(self._order, self._world)
+        packs = packs_of(steps.plan(epoch))
+        scheduled = packs.inputs.scheduled
+        assert scheduled is not None  # only a schedule has weights to set
         cursor, rows = self._find_cursor(epoch, place), len(packs.windows)
         cursors = cursor.windows if cursor is not None else ((0, 0),) * rows
         window = max(number + (packs_read > 0) for number, packs_read in cursors)
         if all(each == (window, 0) for each in cursors):  # the window begins at this step
-            return earlier_windows + window, step
+            return scheduled.first + window, step
         # Place at which each canonical node begins the window, after its packs of earlier ones.
         begins = []
         for row, (number, packs_read) in enumerate(cursors):
@@ -339,7 +393,7 @@ class OrderEdits(Sequence[str]):
             step_in_epoch = steps.step_in_epoch(epoch, max(begins) - rows + 1)
         else:
             step_in_epoch = steps.step_in_epoch(epoch, min(begins) + 1) - 1
-        return earlier_windows + window, steps.before(epoch) + step_in_epoch
+        return scheduled.first + window, steps.before(epoch) + step_in_epoch
 
     def _find_cursor(self, epoch: int, place: int) -> Cursor | None:
         """Return the next window and pack of each canonical node at a place of an epoch.
@@ -358,7 +412,11 @@ class OrderEdits(Sequence[str]):
                 continue
             if (position.epoch, position.place) == (epoch, place):
                 return position.cursor
-        return packs_of(self._steps.plan(epoch)).table.cursor(place)
+        return packs_of(self._order.epoch_plan(epoch, self._world)).table.cursor(place)
+
+
+#: Edits of an order by its unit, `OrderSpec.unit`.
+_KINDS: dict[str, type[_SampleEdits | _PackEdits]] = {"samples": _SampleEdits, "packs": _PackEdits}
 
 
 def _parse_numbers(samples: Iterable[int], count: int) -> list[int]:

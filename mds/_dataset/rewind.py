@@ -33,7 +33,7 @@ from mds._words import plural
 from mds.errors import ConfigError, StateError
 from mds.formats._registry import find_recorded_format
 from mds.plan._edits import describe_edit
-from mds.plan._pack_schedule import PackedRun, TokenMixture
+from mds.plan._pack_schedule import TokenMixture
 from mds.plan._packing import Packing
 from mds.plan._schedule import ScheduledRun
 from mds.plan._state import ResumePoint, differences, parse_state
@@ -179,7 +179,7 @@ class RunHistory:
         order = self._point.order or {}
         try:
             self.dataset = Samples(
-                streams=_streams(facts, self._data, self._point),
+                **_mixed(_streams(facts, self._data), self._point),
                 topology=World(
                     num_nodes=facts["nodes"],
                     ranks_per_node=facts["ranks"] // facts["nodes"],
@@ -191,11 +191,6 @@ class RunHistory:
                 epoch_size=facts.get("epoch_size"),
                 shuffle_seed=self._point.shuffle_seed or 0,
                 num_canonical_nodes=self._point.num_canonical_nodes,
-                schedule=(
-                    None
-                    if self._point.schedule is None
-                    else ScheduledRun.from_json(self._point.schedule).schedule
-                ),
                 packing=_packing(facts, self._point),
                 # A state does not tell whether short batches were filled, which is no other order.
                 remainder="short" if order.get("exact") else "repeat",
@@ -313,14 +308,12 @@ class RunHistory:
                 "change; they follow from their sizes, repeat= and choose=."
             )
         samples_per_pass, batch = tuple(map(int, order.choose)), order.shape.global_batch
-        if isinstance(run, PackedRun):
-            # Steps are windows of documents here. The cursor has the window that is read next,
-            # counted in the epoch, and ``scheduled.first`` is the number of windows of all earlier
-            # epochs.
-            cursor = self._point.position.cursor
-            # The window that all canonical nodes have reached.
-            window_in_epoch = min(cursor.windows)[0] if cursor is not None else 0
-            now = scheduled.first + window_in_epoch
+        # The cursor has the window that is read next, counted in the epoch, and
+        # ``scheduled.first`` is the number of windows of all earlier epochs. ``window`` is the one
+        # that all canonical nodes have reached.
+        cursor = self._point.position.cursor
+        window = scheduled.first + (min(cursor.windows)[0] if cursor is not None else 0)
+        now = {"steps": now, "windows": window}[run.unit]
         if until is None:
             # Shares change where a span of the schedule begins, and where set_weights() changed
             # them.
@@ -467,9 +460,18 @@ def _data_of(point: ResumePoint, *, is_selected: bool) -> Mapping[str, Any]:
     return data
 
 
-def _streams(
-    data: Mapping[str, Any], places: Sequence[str], point: ResumePoint
-) -> list[Stream] | dict[str, Stream]:
+def _mixed(streams: list[Stream], point: ResumePoint) -> dict[str, Any]:
+    """Return the arguments of a dataset that mix streams as a state does.
+
+    With a schedule, streams get the names that it has for them.
+    """
+    if point.schedule is None:
+        return {"streams": streams}
+    run = ScheduledRun.from_json(point.schedule)
+    return {"streams": dict(zip(run.names, streams, strict=True)), "schedule": run.schedule}
+
+
+def _streams(data: Mapping[str, Any], places: Sequence[str]) -> list[Stream]:
     """Return the streams of a state, at ``places`` if given, else where the state names them."""
     entries = data["streams"]
     if places and len(places) != len(entries):
@@ -489,9 +491,7 @@ def _streams(
         share = {k: entry[k] for k in ("proportion", "repeat", "choose") if k in entry}
         arguments: dict[str, Any] = {"remote" if "://" in place else "local": place}
         streams.append(Stream(**arguments, **share, format=_format_of(entry)))
-    if point.schedule is None:
-        return streams
-    return dict(zip(ScheduledRun.from_json(point.schedule).names, streams, strict=True))
+    return streams
 
 
 def _format_of(entry: Mapping[str, Any]) -> str | Format | None:

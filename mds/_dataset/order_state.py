@@ -191,6 +191,16 @@ class OrderState:
                 f"stream {title} has no samples: {self._data.get('root', '')}{entry['at']}. Leave "
                 "the stream out, or write it again."
             )
+        proportion = self._begin_weights(samples, is_chosen=is_chosen)
+        for i, stream in enumerate(streams):
+            stream._take_weights(proportion[i], self.weights.repeat[i], self.weights.choose[i])
+        self._file_changes = [stream._file_changes for stream in streams]
+
+    def _begin_weights(self, samples: Sequence[int], *, is_chosen: bool) -> Sequence[float]:
+        """Set the weights of the streams; return the share of each as the training begins.
+
+        ``samples`` are those that each stream has, ``is_chosen`` whether a selection chose them.
+        """
         if sum(samples) and self._epoch_size != 0:
             # A selection may leave a stream without samples; its weight then no longer counts.
             # With a schedule, the weights are for one pass of each stream.
@@ -205,15 +215,12 @@ class OrderState:
                 skip_empty=is_chosen,
                 schedule=self.schedule,
             )
-        proportion: Sequence[float] = self.weights.proportion
-        if self.schedule is not None and sum(samples):
-            from mds.plan._pack_schedule import first_shares
+        if self.schedule is None or not sum(samples):
+            return self.weights.proportion
+        from mds.plan._pack_schedule import first_shares
 
-            # The shares change later; a Stream shows those with which the training begins.
-            proportion = first_shares(self.schedule, self.weights.choose)
-        for i, stream in enumerate(streams):
-            stream._take_weights(proportion[i], self.weights.repeat[i], self.weights.choose[i])
-        self._file_changes = [stream._file_changes for stream in streams]
+        # The shares change later; a Stream shows those with which the training begins.
+        return first_shares(self.schedule, self.weights.choose)
 
     # ------------------------------------------------------------------ the order of an epoch
 
@@ -314,7 +321,7 @@ class OrderState:
             dataset=self._shards.fingerprint,
             schedule=schedule,
             edits=edits,
-            lengths=None if spec.packing is None else self.lengths,
+            lengths=self.lengths,
         )
 
     @property
@@ -323,10 +330,11 @@ class OrderState:
         return self._shards.num_samples
 
     @property
-    def lengths(self) -> SelectedLengths:
-        """Lengths of the documents of a dataset with packing, read when first used."""
+    def lengths(self) -> SelectedLengths | None:
+        """Lengths of the documents, read when first used; None without packing."""
         packing = self.spec.packing
-        assert packing is not None
+        if packing is None:
+            return None
         if self._lengths is None:
             from mds._dataset.lengths import SelectedLengths, open_lengths
             from mds.plan._packing import column_of

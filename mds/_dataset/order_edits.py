@@ -348,7 +348,7 @@ class _PackEdits:
     def drop_facts(self, epoch: int, place: int) -> dict[str, Any]:
         """Return the first window of each canonical node that has not begun at the place.
 
-        It is the window of the cursor, or the next one if packs of it were read.
+        It is the window of the cursor, or the next one if some of its packs were read.
         """
         cursor = self._find_cursor(epoch, place)
         windows = cursor.windows if cursor is not None else ()

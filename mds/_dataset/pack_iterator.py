@@ -44,13 +44,13 @@ _ADVICE = (
 
 
 class _Taken(NamedTuple):
-    """Packs that came: all before ``begin``, and ``packs`` places of the step that begins there.
+    """Packs that came: all before ``begin``, and ``places`` of the step that begins there.
 
-    After a whole step, ``begin`` is its end, and ``packs`` is 0.
+    After a whole step, ``begin`` is its end, and ``places`` is 0.
     """
 
     begin: Position
-    packs: int
+    places: int
 
 
 class IteratedPacks:
@@ -86,7 +86,7 @@ class IteratedPacks:
         For example, with 3 workers, worker 0 has steps 0, 3, 6. Counted from step 1 on, step 3 is
         number 2, which is a step of worker 2.
         """
-        if not self.taken.packs and self.taken.begin != self._start:
+        if not self.taken.places and self.taken.begin != self._start:
             self._lane = self._last_lane
         self.taken = taken
 
@@ -97,9 +97,9 @@ class IteratedPacks:
     @property
     def worker_count(self) -> tuple[WorkerEpoch, Position, int, int]:
         """What this worker took: arguments of `Run.worker_point`."""
-        begin, packs = self.taken
-        lane = self._lane if packs or begin == self._start else self._last_lane
-        return self._epoch, begin, packs, lane
+        begin, places = self.taken
+        lane = self._lane if places or begin == self._start else self._last_lane
+        return self._epoch, begin, places, lane
 
     @property
     def progress(self) -> EpochProgress | None:
@@ -109,18 +109,18 @@ class IteratedPacks:
         """
         if not self.has_begun:
             return None
-        begin, packs = self.taken
+        begin, places = self.taken
         order, ranks = self._epoch.order, self._epoch.world.num_ranks
-        if packs and ranks > 1:
+        if places and ranks > 1:
             size = order.shape.batch
             raise ConfigError(
-                f"state_dict(): {packs} of the {plural(size, 'pack')} of a step were read, "
+                f"state_dict(): {places} of the {plural(size, 'pack')} of a step were read, "
                 f"but {ranks} "
                 "ranks take a step together, so no position is between its packs. Call it "
                 "after the last pack of a step, write batch_size=1, or iterate "
                 "StreamingDataLoader(dataset), whose batches are steps."
             )
-        end = order.filling.position_after(begin, packs)
+        end = order.filling.position_after(begin, places)
         return EpochProgress(self._start, 0, end, self.is_finished)
 
 

@@ -296,7 +296,7 @@ QUESTION = re.compile(
 )
 #: The most such lines. What differs with packs or a schedule is a method of `Filling`, of
 #: `EpochInputs` or of `ScheduledRun`.
-MOST_QUESTIONS = 81
+MOST_QUESTIONS = 33
 
 
 def test_few_lines_ask_for_packs_or_a_schedule():

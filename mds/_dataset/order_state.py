@@ -28,7 +28,6 @@ from mds._words import plural
 from mds.errors import ConfigError, PlanError, StateError
 from mds.plan import EpochPlan
 from mds.plan._epoch import SampleFilling
-from mds.plan._packers import find_packer
 from mds.plan._spec import OrderSpec
 from mds.plan._state import (
     MAX_SAMPLES,
@@ -230,15 +229,15 @@ class OrderState:
         The first window is packed again, twice in each worker, and compared among the workers of an
         iteration (``group``). Documents would be lost if workers had other packs.
         """
-        if plan.spec.packing is None:
+        filling, cursor = plan.filling, plan.begin.cursor
+        packer = filling.user_packer
+        if packer is None:
             return
         from mds.plan._pack_filling import PackFilling
 
-        filling = plan.filling
         assert isinstance(filling, PackFilling)
-        packer, cursor = find_packer(filling.packing.packer), plan.begin.cursor
         window = cursor.windows[0][0] if cursor is not None else 0
-        if packer.is_built_in or not len(filling.windows) or window >= int(filling.windows[0]):
+        if not len(filling.windows) or window >= int(filling.windows[0]):
             return
         digests = set()
         for _ in range(2):

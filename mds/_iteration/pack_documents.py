@@ -8,8 +8,8 @@ Stored columns are copied once, from the shards to their place in the batch. Sam
 or of a user's class come one by one. If a document is cut into pieces, functions are called for
 each piece with the whole document and the same random numbers.
 
-Terms: a *document* is a sample with a column of tokens. A *piece* is a document, or a part of one
-if packs cut long documents: so a document of 300 tokens may be the pieces 0 to 99 and 100 to 299.
+Terms: a *document* is a sample with a column of tokens. A *piece* is a document, or a part of a
+long one that packs have cut: a document of 300 tokens may be the pieces 0 to 99 and 100 to 299.
 `RankPacks` has for each piece of a step its document (``ids``), its first token in the document
 (``starts``) and its number of tokens (``sizes``). `Packing` is the user's ``packing=``, whose
 ``column`` names the column of tokens.
@@ -343,8 +343,8 @@ def cut_pieces(
 
     Raises ConfigError if there is a separator, and the column is neither tokens nor labels.
     """
-    cuts = zip(values, starts, sizes, strict=True)
-    if packing.separator is None:
+    cuts, token = zip(values, starts, sizes, strict=True), packing.separator
+    if token is None:
         return [value[start : start + size] for value, start, size in cuts]
     if name not in (column_of(packing), LABELS):
         raise ConfigError(
@@ -352,7 +352,7 @@ def cut_pieces(
             f"{column_of(packing)!r}, has no value for it. Leave the column out with columns=, or "
             "add separators to the documents in map() or when you write them."
         )
-    separator = np.array([packing.separator], np.int64)
+    separator = np.array([token], np.int64)
     pieces = []
     for value, start, size in cuts:
         pieces.append(value[start : start + size])

@@ -69,12 +69,12 @@ def check_packing(source: SampleSource, spec: OrderSpec, streams: Iterable[str])
     packing, batch_size = spec.packing, spec.batch_size
     assert packing is not None
     is_made = source.filter.chain.maps or source.has_own_items
-    column = column_of(packing)
+    column, budget = column_of(packing), packing.budget
     if not is_made and column not in source.columns:
         raise ConfigError(
             f"Packing needs the column {column!r}, but columns= leaves it out. Add it there."
         )
-    if packing.budget is not None and batch_size not in (None, 1):
+    if budget is not None and batch_size not in (None, 1):
         raise ConfigError(
             "Packing(budget=...) makes each pack a batch, but batch_size is "
             f"{batch_size}. Use batch_size=1."
@@ -155,8 +155,9 @@ class PackSteps:
         """Yield the ids of the documents of each step, int64."""
         packs_of_full_step = self._epoch.order.shape.global_batch  # of all ranks
         for packs in self._epoch.rank_packs():
-            # packs.packs counts the packs of all ranks, so all ranks leave out the same step.
-            if packs.packs == packs_of_full_step or not self._drop_last:
+            # Packs of all ranks are counted, so all ranks leave out the same step.
+            is_full = packs.packs_of_step == packs_of_full_step
+            if is_full or not self._drop_last:
                 self._waiting.append(packs)
                 if len(packs.ids):
                     self._unread.append(packs)

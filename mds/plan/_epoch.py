@@ -132,6 +132,7 @@ class SampleFilling:
     """
 
     has_equal_epochs = True
+    user_packer = None
 
     def __init__(self, inputs: EpochInputs) -> None:
         self.inputs, self.begin = inputs, inputs.point.position

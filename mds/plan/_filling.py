@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mds.plan._audit import StepContents
+    from mds.plan._packers import Packer
     from mds.plan._spec import EpochInputs
     from mds.plan._state import Position
 
@@ -52,11 +53,15 @@ class Filling(Protocol):
         inputs: Data and settings of the epoch.
         begin: Position at which the steps begin.
         has_equal_epochs: Whether all epochs have equally many steps.
+        user_packer: Packer of the packs if the user has registered it, else None.
     """
 
     inputs: EpochInputs
     begin: Position
     has_equal_epochs: bool
+
+    @property
+    def user_packer(self) -> Packer | None: ...
 
     @property
     def batches(self) -> StepBatches:

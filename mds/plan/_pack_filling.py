@@ -50,6 +50,7 @@ from mds.plan._pack_windows import (
     balance,
     pack_window,
 )
+from mds.plan._packers import find_packer
 from mds.plan._packing import column_of
 from mds.plan._partition import Gaps
 from mds.plan._state import Cursor, Position
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 
     from mds.plan._edits import PackDrops
     from mds.plan._pack_schedule import Documents
+    from mds.plan._packers import Packer
     from mds.plan._packing import Packing
     from mds.plan._schedule import ScheduledRun
     from mds.plan._spec import EpochInputs
@@ -116,7 +118,7 @@ class RankPacks(NamedTuple):
             empty place of the batch.
         order: What these packs add to the order hash: a sum modulo 2**64, and a number of packs.
         end: Position of the run after this step.
-        packs: Packs that all ranks together have in the whole step.
+        packs_of_step: Packs that all ranks together have in the whole step.
         filled: Places of the whole step, of all ranks, up to the last pack.
         dropped: Number of pieces that were dropped, so that their tokens are padding.
     """
@@ -128,7 +130,7 @@ class RankPacks(NamedTuple):
     counts: Ids
     order: tuple[int, int]
     end: Position
-    packs: int
+    packs_of_step: int
     filled: int
     dropped: int
 
@@ -220,6 +222,12 @@ class PackFilling:
 
     has_equal_epochs = False
 
+    @property
+    def user_packer(self) -> Packer | None:
+        """Packer of the packs, unless this library has it."""
+        packer = find_packer(self.packing.packer)
+        return None if packer.is_built_in else packer
+
     def __init__(self, inputs: EpochInputs, packing: Packing, lengths: DocumentLengths) -> None:
         self.packing, self.lengths = packing, lengths
         self.window = self._window(inputs)
@@ -240,8 +248,8 @@ class PackFilling:
         A resumed run keeps the window of its state, unless ``Packing.window`` is given.
         """
         # The state was not compared with this run yet: it may lack this fact or have nonsense.
-        recorded = (inputs.point.order or {}).get("packing_window")
-        if self.packing.window is None and type(recorded) is int and recorded > 0:
+        recorded, window = (inputs.point.order or {}).get("packing_window"), self.packing.window
+        if window is None and type(recorded) is int and recorded > 0:
             return recorded
         count = self.packing.window_documents(self.lengths.total, max(self.lengths.count, 1))
         return max(min(count, inputs.params.block), 1) if inputs.spec.shuffle else count
@@ -493,7 +501,7 @@ class PackFilling:
             *pieces,
             order=(int(added), int(step.packs.has_pack(numbers).sum())),
             end=Position(self.inputs.epoch, int(step.places[-1]) + 1, "packs", step.cursor),
-            packs=step.packs.count,
+            packs_of_step=step.packs.count,
             filled=step.packs.filled,
             dropped=0,
         )

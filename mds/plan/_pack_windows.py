@@ -393,10 +393,8 @@ def pack_window(ids: Ids, lengths: Ids, packing: Packing, key: int | None, place
         places, starts, sizes, dropped, cut_tokens = _fit(ids, lengths, packing)
     # Give each piece the number of its pack. With ``budget`` in place of ``capacity`` documents are
     # not joined but padded to the longest one of their pack.
-    if packing.capacity is not None:
-        pack_of, count = packer.pack(sizes, packing.room)
-    else:
-        pack_of, count = _like_lengths(sizes, packing.room)
+    pack = packer.pack if packing.capacity else _like_lengths
+    pack_of, count = pack(sizes, packing.room)
     # Choose the order of the packs: by the first piece of each, or shuffled.
     if key is None:
         first = np.full(count, len(pack_of), np.int64)

@@ -328,9 +328,9 @@ def test_rows_that_end_leave_places_empty():
     assert plan.steps < -(-table.total // 4), "some steps are empty"
     read = list(plan.filling.rank_packs(0, 0, 0))
     assert len(read) == plan.steps == plan.epoch_steps
-    assert all(each.packs for each in read)
-    assert sum(each.packs for each in read) == lengths.sum()
-    assert plan.filling.epoch_batches.full == sum(each.packs == 4 for each in read)
+    assert all(each.packs_of_step for each in read)
+    assert sum(each.packs_of_step for each in read) == lengths.sum()
+    assert plan.filling.epoch_batches.full == sum(each.packs_of_step == 4 for each in read)
     assert {each.filled for each in read} <= {1, 2, 3, 4}
     ids = np.concatenate([each.ids for each in read])
     assert sorted(ids.tolist()) == list(range(3000))

@@ -185,8 +185,8 @@ class Lines(Format):
 
     def bounds(self, data: memoryview, offset: int, facts: TextFacts) -> tuple[Offsets, Offsets]:
         """Return begin and end of each line in a part of a file that begins at ``offset``."""
-        del offset, facts
-        return line_bounds(data, skips_blank=self.skips_blank)
+        del facts
+        return line_bounds(data, offset, skips_blank=self.skips_blank)
 
     def count(
         self, chunks: Iterable[bytes], size: int | None, facts: TextFacts, location: str
@@ -602,6 +602,7 @@ class JsonLines(Lines):
     has_partitions: ClassVar[bool] = True
     has_late_keys: ClassVar[bool] = True
     skips_blank: ClassVar[bool] = True
+    revision: ClassVar[int] = 3
 
     def choose(self, files: Iterable[DataFile], source: Files) -> list[DataFile]:
         """Return the files of this format; ``.json`` files beside others of it describe these."""

@@ -9,6 +9,7 @@ columns are inferred: some at the start of a file, some further on. Bytes are co
 from __future__ import annotations
 
 import dataclasses
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
@@ -51,12 +52,13 @@ def line_ends(data: bytes | bytearray | memoryview) -> npt.NDArray[np.int64]:
 
 
 def line_bounds(
-    data: bytes | bytearray | memoryview, *, skips_blank: bool
+    data: bytes | bytearray | memoryview, offset: int = 0, *, skips_blank: bool
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return the begin and the end of every line, as two int64 arrays of shape (lines,).
 
     A line includes its newline; the last line may have none. With ``skips_blank`` lines of white
-    space are left out.
+    space are left out. ``data`` begins at the byte ``offset`` of the file (default 0). There, a
+    byte order mark is no part of its line.
     """
     ends = line_ends(data)
     if len(data) and (not len(ends) or ends[-1] != len(data)):
@@ -69,6 +71,8 @@ def line_bounds(
     # one.
     suspects = np.flatnonzero(first <= _SPACE)
     blank = [line for line in suspects.tolist() if bytes(data[begins[line] : ends[line]]).isspace()]
+    if _mark_size(data, offset) and not bytes(data[len(BOM_UTF8) : ends[0]]).strip():
+        blank.append(0)
     if not blank:
         return begins, ends
     is_kept = np.ones(len(ends), np.bool_)
@@ -76,26 +80,35 @@ def line_bounds(
     return begins[is_kept], ends[is_kept]
 
 
-def count_lines(data: bytes | bytearray | memoryview, *, skips_blank: bool) -> int:
+def _mark_size(data: bytes | bytearray | memoryview, offset: int) -> int:
+    """Return the size of the byte order mark at the beginning of ``data``; 0 if it has none.
+
+    ``data`` begins at the byte ``offset`` of the file, and only the file has such a mark.
+    """
+    size = len(BOM_UTF8)
+    return size if not offset and bytes(data[:size]) == BOM_UTF8 else 0
+
+
+def count_lines(data: bytes | bytearray | memoryview, offset: int = 0, *, skips_blank: bool) -> int:
     """Return the number of lines that `line_bounds` would return.
 
     Newlines are counted without finding their places, which takes less time and memory. If a line
     begins with white space and may be blank, `line_bounds` counts.
     """
     array, count = np.frombuffer(data, np.uint8), 0
-    if skips_blank and len(array) and array[0] <= _SPACE:
-        return len(line_bounds(data, skips_blank=True)[1])
+    if skips_blank and len(array) and (array[0] <= _SPACE or _mark_size(data, offset)):
+        return len(line_bounds(data, offset, skips_blank=True)[1])
     is_end, is_blank = np.empty((2, _COUNTED), np.bool_)  # memory for the results of all pieces
-    for offset in range(0, len(array), _COUNTED):
-        piece = array[offset : offset + _COUNTED]
+    for start in range(0, len(array), _COUNTED):
+        piece = array[start : start + _COUNTED]
         ends = np.equal(piece, _NEWLINE, out=is_end[: len(piece)])
         count += int(np.count_nonzero(ends))
         if skips_blank:
             # Is there a newline before white space, that is, a line that may be blank?
-            following = array[offset + 1 : offset + _COUNTED + 1]
+            following = array[start + 1 : start + _COUNTED + 1]
             is_blank_end = np.less_equal(following, _SPACE, out=is_blank[: len(following)])
             if np.logical_and(is_blank_end, ends[: len(is_blank_end)], out=is_blank_end).any():
-                return len(line_bounds(data, skips_blank=True)[1])
+                return len(line_bounds(data, offset, skips_blank=True)[1])
     return count + bool(len(array) and array[-1] != _NEWLINE)  # the last line may have no newline
 
 
@@ -146,10 +159,10 @@ def cut_lines(
         # The range ends with the first newline that makes it at least `size` bytes long: at the
         # byte start + size - 1 of the file or later, which is counted from `counted` in `view`.
         while size is not None and (end := _newline(view, start + size - counted - 1) + 1):
-            lines += count_lines(view[first:end], skips_blank=skips_blank)
+            lines += count_lines(view[first:end], counted + first, skips_blank=skips_blank)
             close(counted + end)
             first = end
-        lines += count_lines(view[first:], skips_blank=skips_blank)
+        lines += count_lines(view[first:], counted + first, skips_blank=skips_blank)
         if lines > _MOST_LINES:
             raise FormatError(
                 f"{location}: a compressed file is one shard, but this one has more than "
@@ -169,8 +182,9 @@ def cut_lines(
         line_end = chunk.rfind(b"\n") + 1
         if not line_end:
             partial_line += chunk
+            mark = _mark_size(partial_line, counted)
             if long_line or (
-                len(partial_line) > _WINDOW and not (skips_blank and partial_line[0] <= _SPACE)
+                len(partial_line) > _WINDOW and not (skips_blank and partial_line[mark] <= _SPACE)
             ):
                 long_line += len(partial_line)
                 partial_line = bytearray()
@@ -231,7 +245,7 @@ def pieces_of_lines(
     left out.
     """
     for start, data in whole_lines(chunks, offset):
-        yield start, data, *line_bounds(data, skips_blank=skips_blank)
+        yield start, data, *line_bounds(data, start, skips_blank=skips_blank)
 
 
 class NumberedLines:
@@ -394,7 +408,7 @@ class Probe:
         """Return (byte in the file, line) for the first lines in each window."""
         lines = []
         for offset, data in self.windows():
-            begins, ends = line_bounds(data, skips_blank=skips_blank)
+            begins, ends = line_bounds(data, offset, skips_blank=skips_blank)
             pairs = zip(begins[:MOST_PROBED].tolist(), ends[:MOST_PROBED].tolist(), strict=True)
             lines += [(offset + begin, data[begin:end]) for begin, end in pairs]
         return lines

@@ -7,6 +7,7 @@ import itertools
 import json
 import lzma
 import os
+from codecs import BOM_UTF8
 
 import numpy as np
 import pytest
@@ -14,8 +15,9 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+import mds
 from mds import StreamingDataset
-from mds.errors import ConfigError, FormatError
+from mds.errors import ConfigError, FormatError, SourceError
 from mds.formats import JsonLines, TextLines
 from mds.formats._columns import as_columns
 from mds.formats._dataset import reads_of
@@ -74,6 +76,31 @@ def test_lines_of_megabytes_make_the_same_stretches(size, step):
         stretches = cut_lines(chunks, size, skips_blank=True)
         assert stretches == cut_lines(whole, size, skips_blank=True)
         assert sum(each.lines for each in stretches) == 6
+
+
+@given(TEXTS, st.integers(1, 9), st.sampled_from([None, 1, 3, 10]))
+def test_a_byte_order_mark_is_no_part_of_its_line(data, step, size):
+    """The first line is blank if nothing else is on it; later ones are not."""
+    marked = BOM_UTF8 + data + b"\n" + BOM_UTF8
+    lines = lines_of(marked, skips_blank=True)
+    is_blank = not lines[0].removeprefix(BOM_UTF8).strip()
+    expected = lines[is_blank:]
+    for offset, expected_lines in ((0, expected), (1, lines)):
+        begins, ends = line_bounds(marked, offset, skips_blank=True)
+        bounds = zip(begins, ends, strict=True)
+        assert [marked[begin:end] for begin, end in bounds] == expected_lines
+    chunks = [marked[at : at + step] for at in range(0, len(marked), step)]
+    stretches = cut_lines(chunks, size, skips_blank=True)
+    assert stretches == cut_lines([marked], size, skips_blank=True)
+    assert sum(each.lines for each in stretches) == len(expected)
+
+
+@pytest.mark.parametrize("step", [1 << 18, 3 << 19, 1 << 30])
+def test_a_blank_line_of_megabytes_behind_a_byte_order_mark(step):
+    """It is no sample, however the bytes come."""
+    data = BOM_UTF8 + b" " * (3 << 20) + b"\na\n"
+    chunks = [data[at : at + step] for at in range(0, len(data), step)]
+    assert cut_lines(chunks, None, skips_blank=True) == [LineRange(0, len(data), 1)]
 
 
 def test_a_first_line_of_megabytes_is_probed():
@@ -206,6 +233,39 @@ def test_columns_that_are_named_allow_others(tmp_path):
     """A key that comes late is no error where the columns are named, be they all known ones."""
     write(tmp_path / "data", "a.jsonl", [{"x": i} for i in range(300)] + [{"x": 300, "late": 2}])
     assert of(tmp_path / "data", tmp_path, "jsonl", columns=["x"])[300] == {"x": 300}
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.json"])
+@pytest.mark.parametrize("blank", [b"", b"\n", b" \r\n\t\n\n"])
+def test_a_file_of_a_byte_order_mark_has_no_samples(tmp_path, name, blank):
+    """As an empty one: in place, through the cache and converted, beside other files and alone."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    data = BOM_UTF8 + blank
+    (folder / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+    with pytest.raises(ConfigError, match="there are no samples in"):
+        StreamingDataset(local=str(folder), batch_size=1)
+    with pytest.raises(SourceError, match=r"no records to convert\. It is empty"):
+        mds.convert(folder, tmp_path / "out")
+    write(folder, "b.json" if name == "a.json" else "b.jsonl", [{"x": 1}])
+    mds.convert(folder, tmp_path / "out")
+    for dataset in (
+        StreamingDataset(local=str(folder), batch_size=1),
+        of(folder.as_uri(), tmp_path, "jsonl"),
+        StreamingDataset(local=str(tmp_path / "out"), batch_size=1),
+    ):
+        assert list(dataset) == [{"x": 1}]
+
+
+def test_a_record_may_follow_the_line_of_a_byte_order_mark(tmp_path):
+    """Lines are counted as an editor counts them."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "a.jsonl").write_bytes(BOM_UTF8 + b'\n{"x": 1}\n{"x"\n')
+    dataset = StreamingDataset(local=str(folder), batch_size=1)
+    assert dataset[0] == {"x": 1}
+    with pytest.raises(FormatError, match=r"a\.jsonl, line 3, column 5"):
+        dataset[1]
 
 
 def test_a_shard_size_cuts_lines_into_shards(tmp_path):

@@ -67,6 +67,7 @@ from mds.formats._newlines import (
     line_bounds,
     pieces_of_lines,
 )
+from mds.formats._partitions import partition_encodings
 from mds.formats._suggestions import as_options, suggest_remedy
 from mds.formats._unpack import compression_of, content, content_start, packed_endings
 from mds.formats._utf8 import column_of, why_not_utf8
@@ -280,10 +281,10 @@ class Lines(Format):
     def check_empty(self, file: DataFile, files: Files) -> None:
         """Raise FormatError for the first line that is no record, if no probed line is one."""
         facts = self.facts_of(file, files)
-        parse = self.parser(facts)
+        parse, needs_keys = self.parser(facts), self._needs_keys(file)
         first_problem: Problem | None = None
         for offset, line in self.probed_lines(_probe(file, files, facts), facts):
-            error = _error_of(parse, line, offset)
+            error = _error_of(parse, line, offset, needs_keys=needs_keys)
             if error is None:
                 return
             if first_problem is None:
@@ -479,16 +480,25 @@ class Lines(Format):
             KnownColumns(shard),
             self.parser(TextFacts.of_shard(shard)),
         )
-        gaps = known_columns.gaps
+        gaps, needs_keys = known_columns.gaps, _has_no_columns(shard)
 
         def read(line: bytes, offset: int) -> Mapping[str, Any]:
             """Parse a line, and compare its keys with the columns."""
             record = parse(line, offset)
+            if needs_keys and not record:
+                raise _NoKeysError
             if known_columns.is_late(record):
                 raise _LateKeyError(known_columns.first_late(record))
             return {**gaps, **record} if gaps else record
 
         return read
+
+    def _needs_keys(self, file: DataFile) -> bool:
+        """Return True if only the keys of records give the samples of a file columns.
+
+        Others come from the folders of the file, as in ``lang=en/``, and from ``encodings``.
+        """
+        return not self.encodings and not partition_encodings([file.key])
 
     @property
     def _is_text(self) -> bool:
@@ -556,7 +566,19 @@ class Lines(Format):
                 f"it has the key {error}, which the records at the beginning do not have",
                 _late_remedy(error.name),
             )
+        if isinstance(error, _NoKeysError):
+            return Problem(location, *error.args)
         return Problem(location, str(error))
+
+
+class _NoKeysError(ValueError):
+    """A record has no keys, and there are no other columns; has the reason and the remedy."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the record has no keys, so it has no columns",
+            "Write its keys, or leave the file out.",
+        )
 
 
 class _LateKeyError(ValueError):
@@ -654,10 +676,8 @@ class JsonLines(Lines):
             yield from super().blocks(shard, files)
             return
         gaps = KnownColumns(shard).gaps
-        records = [
-            item if isinstance(item, Problem) else {**gaps, **item}
-            for item in self._items(shard.file, files)
-        ]
+        items = self._items(shard.file, files, needs_keys=_has_no_columns(shard))
+        records = [item if isinstance(item, Problem) else {**gaps, **item} for item in items]
         yield from encode_records(
             shard.columns,
             records,
@@ -676,13 +696,24 @@ class JsonLines(Lines):
         if not self.facts_of(file, files).is_document:
             super().check_empty(file, files)
             return
-        items = self._items(file, files)
+        items = self._items(file, files, needs_keys=self._needs_keys(file))
         if items and isinstance(items[0], Problem):
             raise FormatError(items[0])
 
-    def _items(self, file: DataFile, files: Files) -> list[dict[str, Any] | Problem]:
-        """Return the objects of a file that is one JSON document."""
-        return read_items(b"".join(chunks_of(file, files)), self.encoding, file, files)
+    def _items(
+        self, file: DataFile, files: Files, *, needs_keys: bool = False
+    ) -> list[dict[str, Any] | Problem]:
+        """Return the objects of a file that is one JSON document.
+
+        With ``needs_keys``, one without keys is a problem.
+        """
+        items = read_items(b"".join(chunks_of(file, files)), self.encoding, file, files)
+        if needs_keys:
+            for row, item in enumerate(items):
+                if not item:
+                    location = item_location(file, row, files)
+                    items[row] = self._problem(_NoKeysError(), b"", location)
+        return items
 
     def columns_of(self, records: Sequence[Mapping[str, Any]]) -> Sequence[Column]:
         """Return the columns that hold the values of all these records."""
@@ -794,13 +825,21 @@ def _probe(file: DataFile, files: Files, facts: TextFacts) -> Probe:
     return probe
 
 
-def _error_of(parse: Parse, line: bytes, offset: int) -> Exception | None:
-    """Return the error of parsing a line that begins at the byte ``offset``, or None."""
+def _error_of(parse: Parse, line: bytes, offset: int, *, needs_keys: bool) -> Exception | None:
+    """Return the error of parsing a line that begins at the byte ``offset``, or None.
+
+    With ``needs_keys``, a record without keys is an error.
+    """
     try:
-        parse(line, offset)
+        record = parse(line, offset)
     except (ValueError, RecursionError) as error:
         return error
-    return None
+    return _NoKeysError() if needs_keys and not record else None
+
+
+def _has_no_columns(shard: ShardPlace) -> bool:
+    """Return True if no record of a dataset gives it a column, nor does anything else."""
+    return not shard.columns.names and not shard.has_chosen
 
 
 def _line_number(file: DataFile, offset: int, files: Files) -> int:

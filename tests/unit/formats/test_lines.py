@@ -229,6 +229,53 @@ def test_lines_that_do_not_fit_are_told_by_their_number(tmp_path, name):
             dataset[300]
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "place"),
+    [
+        ("a.jsonl", "\n{}\n{}\n", "line 2"),
+        ("a.jsonl", "{}\n" * 300 + '{"late": 1}\n', "line 1"),
+        ("a.json", "{}", "line 1"),
+        ("a.json", "[{}, {}]", "item 1"),
+        ("a.json", "[\n{}\n]", "item 1"),
+    ],
+)
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_a_record_without_keys_and_columns_is_no_sample(tmp_path, name, text, place, on_error):
+    """In place it was a sample without columns, and a conversion called the file empty."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / name).write_text(text)
+    words = rf"{name}, {place}: the record has no keys, so it has no columns\. Write its keys"
+    with pytest.raises(FormatError, match=words):
+        StreamingDataset(local=str(folder), batch_size=1, on_error=on_error)
+    with pytest.raises(FormatError, match=words):
+        of(folder.as_uri(), tmp_path, "jsonl", on_error=on_error)
+    with pytest.raises(SourceError, match=words):
+        mds.convert(folder, tmp_path / "out", on_error=on_error)
+
+
+def test_a_record_without_keys_has_columns_of_other_origin(tmp_path):
+    """Those of other records and of folders, and those that the user names."""
+    cases = (
+        ({"a.jsonl": '{"x": 1}\n{}\n'}, {}, [{"x": 1}, {"x": None}]),
+        ({"lang=en/a.jsonl": "{}\n"}, {}, [{"lang": "en"}]),
+        ({"a.jsonl": "{}\n"}, {"x": "optional[int]"}, [{"x": None}]),
+        ({"a.json": "[{}]"}, {"x": "optional[int]"}, [{"x": None}]),
+    )
+    for number, (texts, encodings, expected) in enumerate(cases):
+        folder, out = tmp_path / str(number), tmp_path / f"out{number}"
+        for name, text in texts.items():
+            (folder / name).parent.mkdir(parents=True)
+            (folder / name).write_text(text)
+        kind = JsonLines(encodings=encodings or None)
+        mds.convert(folder, out, format=kind)
+        for dataset in (
+            StreamingDataset(local=str(folder), format=kind, batch_size=1),
+            StreamingDataset(local=str(out), batch_size=1),
+        ):
+            assert list(dataset) == expected
+
+
 def test_columns_that_are_named_allow_others(tmp_path):
     """A key that comes late is no error where the columns are named, be they all known ones."""
     write(tmp_path / "data", "a.jsonl", [{"x": i} for i in range(300)] + [{"x": 300, "late": 2}])

@@ -33,7 +33,7 @@ from mds.writers.convert._checkpoint import NAME, Checkpoint
 from mds.writers.convert._inputs.base import Input
 from mds.writers.convert._inputs.format_input import FormatInput
 from mds.writers.convert._inputs.huggingface import is_hub_name
-from mds.writers.convert._inputs.registry import check_exists, note_left_out, open_input
+from mds.writers.convert._inputs.registry import note_left_out, open_input
 from mds.writers.convert._portable import describe_others, portable_columns
 from mds.writers.convert._read_part import ReadSpec
 from mds.writers.convert._run import Progress, Summary, run
@@ -246,7 +246,6 @@ def prepare(
         source = Url(source, storage_options)
     if spec.keep_shards:
         _check_keeps_shards(spec)
-        check_exists(source)
         files = FormatInput.open_kind(source, spec, is_counted=True)
         note_left_out(files)
         files.keep_shards()

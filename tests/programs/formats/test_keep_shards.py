@@ -1,6 +1,7 @@
 """A copy with the same shards has the same order, and states go across in both directions."""
 
 import itertools
+import pathlib
 import random
 
 import numpy as np
@@ -138,6 +139,15 @@ def test_the_command_writes_it(pair, tmp_path):
     assert convert(pair[0], out, overwrite=True, keep_shards=True).samples == sum(map(sum, GROUPS))
     with pytest.raises(SourceError, match="nowhere: there is no such file or folder"):
         convert(str(tmp_path / "nowhere"), str(tmp_path / "x"), keep_shards=True)
+
+
+@pytest.mark.parametrize("keep_shards", [False, True])
+def test_files_of_this_machine_may_be_named_by_a_url(pair, tmp_path, keep_shards):
+    """With kept shards, the URL was looked up as a path, and such files did not exist."""
+    out, url = str(tmp_path / "out"), pathlib.Path(pair[0]).as_uri()
+    assert convert(url, out, keep_shards=keep_shards).samples == sum(map(sum, GROUPS))
+    with pytest.raises(SourceError, match=f"^{pair[0]}s: there is no such .* mean {pair[0]}"):
+        convert(f"{url}s", str(tmp_path / "x"), keep_shards=keep_shards)
 
 
 def test_it_is_an_option_of_the_converter(pair, tmp_path):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 import os
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -27,11 +28,11 @@ from mds.formats._base import Format
 from mds.formats._columns import Column, as_columns, as_optional, show_value, without_optional
 from mds.formats._dataset import FormatData, find_files, make_table
 from mds.formats._facts import Block, FoundFiles, Problem, ShardPlace
-from mds.formats._source import Files
+from mds.formats._source import Files, has_pattern
 from mds.storage import open_store
 from mds.storage._base import ObjectInfo
-from mds.storage._local import revised_version
-from mds.storage._url import redact
+from mds.storage._local import revised_version, unlisted_error
+from mds.storage._url import is_local, local_path, redact
 from mds.writers.convert._inputs.base import (
     Input,
     InputOptions,
@@ -108,6 +109,8 @@ class FormatInput(Input):
 
         Raises SourceError if there are no files, or if they cannot be read.
         """
+        path = local_path(path) if path and is_local(path) else path
+        _check_exists(path)
         with _source_errors():
             kind, files, listing = _find_files(path, options)
             if not listing.files:
@@ -339,6 +342,29 @@ class FormatInput(Input):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_data": None, "_files": None, "_splits": {}}
+
+
+def _check_exists(path: str) -> None:
+    """Raise SourceError for a local path that does not exist."""
+    if not is_local(path) or os.path.exists(path) or has_pattern(path):
+        return
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise SourceError(
+            f"{path or repr(path)}: there is no such file or folder. {_hint(path)}".rstrip()
+        ) from error
+    except OSError as error:
+        raise unlisted_error(path, error) from error
+
+
+def _hint(root: str) -> str:
+    """Return a similar path that exists, as a sentence for the error; '' if there is none."""
+    folder = os.path.dirname(root.rstrip("/")) or "."
+    if not os.path.isdir(folder):
+        return f"Nor is there a folder {folder}."
+    near = difflib.get_close_matches(os.path.basename(root.rstrip("/")), os.listdir(folder), n=1)
+    return f"Did you mean {os.path.join(folder, near[0])}?" if near else ""
 
 
 def _settings(options: InputOptions) -> dict[str, Any]:

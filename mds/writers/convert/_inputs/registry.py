@@ -10,7 +10,6 @@ files for `mds.convert` and for a dataset that reads them in place.
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import os
 import shlex
@@ -23,8 +22,6 @@ from mds._shardfile.layout import INDEX_NAME, is_shard_name
 from mds.errors import ConfigError, SourceError
 from mds.formats._names import is_wanted, walk
 from mds.formats._registry import BUILTIN_FORMATS, format_names, other_word
-from mds.formats._source import has_pattern
-from mds.storage._local import unlisted_error
 from mds.storage._url import is_local, local_path, redact
 from mds.writers.convert._inputs.base import Input, InputOptions
 from mds.writers.convert._inputs.format_input import FormatInput
@@ -192,27 +189,12 @@ def _open(path: str, options: InputOptions) -> Input:
         )
     if chosen_input is not FormatInput:
         return chosen_input.open(place, options)
-    check_exists(place)
     try:
         return FormatInput.open(place, options)
     except (ConfigError, SourceError):
         if os.path.isdir(place):
             _explain_folder(place, options)
         raise
-
-
-def check_exists(path: str) -> None:
-    """Raise SourceError for a local path that does not exist."""
-    if not is_local(path) or os.path.exists(path) or has_pattern(path):
-        return
-    try:
-        os.stat(path)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise SourceError(
-            f"{path or repr(path)}: there is no such file or folder. {_hint(path)}".rstrip()
-        ) from error
-    except OSError as error:
-        raise unlisted_error(path, error) from error
 
 
 def _explain_folder(path: str, options: InputOptions) -> None:
@@ -224,15 +206,6 @@ def _explain_folder(path: str, options: InputOptions) -> None:
         missing = "file that matches" if options.include or options.exclude else "file to convert"
         raise SourceError(f"{path}: the folder holds no {missing}; there is nothing to write.")
     _refuse_shards(path, first)
-
-
-def _hint(root: str) -> str:
-    """Return a similar path that exists, as a sentence for the error; '' if there is none."""
-    folder = os.path.dirname(root.rstrip("/")) or "."
-    if not os.path.isdir(folder):
-        return f"Nor is there a folder {folder}."
-    near = difflib.get_close_matches(os.path.basename(root.rstrip("/")), os.listdir(folder), n=1)
-    return f"Did you mean {os.path.join(folder, near[0])}?" if near else ""
 
 
 def _refuse_shards(root: str, names: Sequence[str]) -> None:

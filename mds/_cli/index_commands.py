@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import click
@@ -136,7 +137,8 @@ def _format(source: str, kind: str | None, pairs: tuple[str, ...]) -> Format:
             "--set needs --format: the endings do not say what the files of "
             f"{redact(source)!r} are."
         )
-    return make_format(type(detected_format), settings)
+    given = make_format(type(detected_format), settings)
+    return dataclasses.replace(detected_format, **{name: getattr(given, name) for name in settings})
 
 
 @click.command(cls=Command, short_help="Write one index for several datasets.")

@@ -9,7 +9,8 @@ A kind is the name of a format, such as "images". All data files of a folder mus
                                           not, the sounds are audio, and the table is left out
     x.heic  y.bin                         files: no other format reads any of them
     1.jpg  2.jpg  notes.pdf               an error, which names the kinds
-    README.md  LICENSE  _SUCCESS  a.crc   companions, which do not count beside other files
+    README.md  LICENSE  _SUCCESS  a.crc   companions, which do not count beside other files, and are
+                                          no samples
 
 A file or a pattern has the kind of its ending. A folder behind a network is not listed, so its
 format must be given. Archives and spreadsheets, which no format reads, are refused with what to do.
@@ -17,6 +18,7 @@ format must be given. Archives and spreadsheets, which no format reads, are refu
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 import posixpath
@@ -312,7 +314,16 @@ def format_of_files(
         from mds.formats._images import refuse_no_classes
 
         refuse_no_classes(names, Files(open_store(root)))
-    return find_format(kind)()
+    return _without_companions(find_format(kind)())
+
+
+def _without_companions(kind: Format) -> Format:
+    """Return a detected format. Companions do not count then, also among files of any kind."""
+    if kind.name != ANY_FILES:
+        return kind
+    from mds.formats._raw_files import RawFiles
+
+    return dataclasses.replace(kind, companions=False) if isinstance(kind, RawFiles) else kind
 
 
 def _kind_with_labels(names: Sequence[str], endings: Endings) -> str | None:

@@ -118,12 +118,16 @@ def is_companion(key: str) -> bool:
     return is_of_engine(key) or _COMPANION.fullmatch(key) is not None
 
 
-def drop_companions(files: list[T], key_of: Callable[[T], str], omit: OnKey) -> list[T]:
-    """Return the files that are data, in their order, without companions at the top of the folder.
+def drop_companions(
+    files: list[T], key_of: Callable[[T], str], omit: OnKey, *, in_subfolders: bool = False
+) -> list[T]:
+    """Return the files that are data, in their order, without companions.
 
-    If there are no others, they are the data. For the arguments see `drop_underscored`.
+    If there are no others, they are the data. For the arguments see `drop_underscored`; companions
+    below the top of the folder are left out only with ``in_subfolders``.
     """
-    are_companions = ["/" not in key_of(file) and is_companion(key_of(file)) for file in files]
+    keys = [key_of(file) for file in files]
+    are_companions = [(in_subfolders or "/" not in key) and is_companion(key) for key in keys]
     if all(are_companions):
         return files
     for file, is_one in zip(files, are_companions, strict=True):

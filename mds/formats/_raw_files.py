@@ -22,7 +22,7 @@ import dataclasses
 import io
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -32,6 +32,7 @@ from mds._index.table import TABLE_NAME
 from mds._shardfile.layout import INDEX_NAME
 from mds._words import plural
 from mds.errors import (
+    ConfigError,
     FormatError,
     MdsError,
     MissingDependencyError,
@@ -43,6 +44,7 @@ from mds.formats._facts import DataFile, FilePlan, FoundFiles, ShardPlace
 from mds.formats._fit import as_json, find_coercer
 from mds.formats._lines import JsonLines
 from mds.formats._media import media_column
+from mds.formats._names import drop_companions
 from mds.formats._rows_of_files import (
     ARRAYS,
     FileRow,
@@ -88,13 +90,16 @@ class RawFiles(RowsOfFiles):
     - ``size`` (str | None, default None): The column with the size of each file in bytes. Without
       it the sizes of sixteen files are looked up, to estimate the sizes of shards. On Amazon S3,
       fetching a file of known size takes a quarter of the CPU time.
+    - ``companions`` (bool, default True): Whether files that describe a dataset, such as README,
+      LICENSE, ``_SUCCESS`` and ``.crc``, are samples. False leaves them out if there are others, as
+      where the format is detected.
     - ``encodings`` (Mapping[str, str] | None, default None): Encodings by column.
     - ``samples_per_shard`` (int, default 256): Number of consecutive files in a shard. Another
       number changes the order of an epoch.
     - ``columns`` (Sequence[str] | None, default None): The only columns to decode; without the
       contents no file is read.
 
-    Raises ConfigError for a number of samples below one.
+    Raises ConfigError for a number of samples below one, and for ``companions`` that is no bool.
 
     >>> StreamingDataset(
     ...     remote="s3://bucket/photos", format=RawFiles(manifest="labels.parquet"), batch_size=32
@@ -110,6 +115,15 @@ class RawFiles(RowsOfFiles):
     path: str = "path"
     content: str | None = None
     size: str | None = None
+    companions: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # Texts come from a command line. The dataclass is frozen.
+        flags = {"true": True, "false": False, True: True, False: False}
+        if not isinstance(self.companions, (bool, str)) or self.companions not in flags:
+            raise ConfigError(f"companions= must be True or False, got {self.companions!r}.")
+        object.__setattr__(self, "companions", flags[self.companions])
 
     @property
     def lists_files(self) -> bool:
@@ -123,19 +137,30 @@ class RawFiles(RowsOfFiles):
     def settings(self) -> Mapping[str, Any]:
         """Return all settings but ``size``, which changes no sample, and those without a value.
 
+        ``companions`` is left out if it is True, as in states and indexes of earlier versions.
         ``content`` has its name of files that are neither pictures nor sounds, as in states and
         indexes that know no other.
         """
         settings = {**super().settings(), "content": self.content or (self.manifest and _CONTENT)}
+        omitted = {"size", "companions"} if self.companions else {"size"}
         return {
             name: value
             for name, value in settings.items()
-            if name != "size" and (value is not None or name == "missing")
+            if name not in omitted and (value is not None or name == "missing")
         }
 
     def takes(self, key: str) -> bool:
         """Return True for the manifest, or for any file if there is no manifest."""
         return key == self.manifest if self.manifest is not None else key not in _OF_INDEXES
+
+    def choose(self, files: Iterable[DataFile], source: Files) -> list[DataFile]:
+        """Return the files that are samples, without companions if they are none."""
+        chosen_files = super().choose(files, source)
+        if self.companions:
+            return chosen_files
+        return drop_companions(
+            chosen_files, lambda file: file.key, source.leave_out, in_subfolders=True
+        )
 
     def find(self, place: FilePlace, source: Files) -> FoundFiles:
         """Find the manifest, or list all files."""

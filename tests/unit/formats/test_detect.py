@@ -1,9 +1,12 @@
 """Which kind of files a location has: the same for reading in place and for converting."""
 
 import pytest
+from click.testing import CliRunner
 
 import mds
+from mds._cli import main
 from mds.errors import ConfigError, SourceError
+from mds.formats import RawFiles
 from mds.formats._detect import Endings, format_of_files, kind_of_files
 from mds.writers.convert import prepare
 
@@ -151,3 +154,69 @@ def test_companions_are_no_samples(tmp_path):
     (tmp_path / "data" / "a.txt").unlink()
     (tmp_path / "data" / "sub" / "b.txt").unlink()
     assert mds.StreamingDataset(str(tmp_path / "data"), batch_size=1)[0]["text"] == "README.md"
+
+
+#: Files that no format reads, and companions of them.
+ANY_FILES = ["a.heic", "sub/b.heic"]
+COMPANIONS = [
+    *("LICENSE", "README.md", "_SUCCESS", "a.heic.crc", "sub/README.txt", "sub/_SUCCESS"),
+    "sub/b.heic.crc",
+]
+
+
+def test_companions_of_files_that_no_format_reads_are_no_samples(tmp_path):
+    """In place, converted and indexed; they were samples, though they do not count for the kind."""
+    folder = tmp_path / "data"
+    for name in (*ANY_FILES, *COMPANIONS):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+    dataset = mds.StreamingDataset(str(folder), batch_size=1)
+    assert [sample["path"] for sample in dataset] == ANY_FILES
+    explanation = " ".join(str(dataset.explain()).split())
+    assert f"left out {len(COMPANIONS)} files of another kind, such as LICENSE" in explanation
+    cached = mds.StreamingDataset(folder.as_uri(), local=str(tmp_path / "cache"), batch_size=1)
+    assert [sample["path"] for sample in cached] == ANY_FILES
+    for number, more in enumerate(({}, {"keep_shards": True})):
+        made = prepare(str(folder), str(tmp_path / f"out{number}"), **more)
+        assert f"left out of the folder: {len(COMPANIONS)} files of another kind" in "".join(
+            made.source.notes
+        )
+        made.run()
+        converted = mds.LocalDataset(str(tmp_path / f"out{number}"))
+        assert [sample["path"] for sample in converted] == ANY_FILES
+    for number, more in enumerate(([], ["--set", "samples_per_shard=1"])):
+        index = str(tmp_path / f"index{number}")
+        command = ["index", str(folder), index, *more]
+        assert not CliRunner().invoke(main, command, catch_exceptions=False).exit_code
+        pinned = mds.StreamingDataset(index, batch_size=1)
+        assert [sample["path"] for sample in pinned] == ANY_FILES
+        assert pinned.num_shards == 1 + bool(more)
+
+
+def test_every_file_is_a_sample_of_a_format_that_is_named(tmp_path):
+    """Unless a setting leaves companions out; the datasets do not share a table of files."""
+    for name in (*ANY_FILES, *COMPANIONS):
+        (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "data" / name).write_text(name)
+    for kind, names in (
+        ("files", [*ANY_FILES, *COMPANIONS]),
+        (RawFiles(companions=False), ANY_FILES),
+        ("files", [*ANY_FILES, *COMPANIONS]),
+        (None, ANY_FILES),
+    ):
+        dataset = mds.StreamingDataset(str(tmp_path / "data"), format=kind, batch_size=1)
+        assert [sample["path"] for sample in dataset] == sorted(names)
+        out = tmp_path / "out"
+        mds.convert(tmp_path / "data", out, format=kind, overwrite=True)
+        assert [sample["path"] for sample in mds.LocalDataset(out)] == sorted(names)
+    assert RawFiles().settings().get("companions") is None
+    with pytest.raises(ConfigError, match="companions= must be True or False, got 'some'"):
+        RawFiles(companions="some")
+
+
+def test_companions_alone_are_samples(tmp_path):
+    """As for other formats: a folder is not empty if it has files."""
+    for name in ("LICENSE", "_SUCCESS", "a.crc"):
+        (tmp_path / name).write_text(name)
+    dataset = mds.StreamingDataset(str(tmp_path), batch_size=1)
+    assert [sample["path"] for sample in dataset] == ["LICENSE", "_SUCCESS", "a.crc"]

@@ -49,7 +49,7 @@ from mds.formats._arrow_values import (
     offsets_of,
     pyarrow,
 )
-from mds.formats._columnar import BatchEncoder, Columnar, bytes_of, unreadable
+from mds.formats._columnar import BatchEncoder, Columnar, unreadable
 from mds.formats._columns import NULL_ELEMENTS, merge_encodings, settled
 from mds.formats._encode import raise_problems
 from mds.formats._facts import DataFile, FilePlan, ShardPlace
@@ -90,7 +90,7 @@ class Arrow(Columnar):
     name: ClassVar[str] = "arrow"
     title: ClassVar[str] = "Arrow files"
     endings: ClassVar[tuple[str, ...]] = (".arrow", ".feather", ".ipc")
-    revision: ClassVar[int] = 3
+    revision: ClassVar[int] = 4
 
     def choose(self, files: Iterable[DataFile], source: Files) -> list[DataFile]:
         """Return all files except the caches of `datasets` (``cache-...arrow``)."""
@@ -504,15 +504,15 @@ def _getter(field: Field, batch: pa.RecordBatch, encoder: BatchEncoder) -> Get:
     is_checked = is_chosen or (inner is field and column.null_count)
     get = None if is_checked else _from_buffers(inner, column)
     if get is None:
-        return lambda row: field.decode(memoryview(_stored(column, row, encoding, is_chosen)))
+        return lambda row: field.decode(memoryview(_stored(encoder, field, column, row)))
     if not column.null_count:
         return get
     get_valid, is_valid = get, numbers_of(column.is_valid()).data
     return lambda row: get_valid(row) if is_valid[row] else None
 
 
-def _stored(column: pa.Array, row: int, encoding: str, is_chosen: bool) -> bytes:
-    (value,) = bytes_of(column.slice(row, 1), encoding, is_chosen=is_chosen)
+def _stored(encoder: BatchEncoder, field: Field, column: pa.Array, row: int) -> bytes:
+    (value,) = encoder.bytes_of(field.name, column.slice(row, 1), field.encoding.name)
     return bytes(value)
 
 

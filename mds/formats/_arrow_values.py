@@ -333,12 +333,13 @@ def _python(column: pa.Array) -> list[Any]:
 
 def _has_other_keys(kind: pa.DataType) -> bool:
     """Return True if a type has maps, perhaps inside of other types, whose keys are not text."""
-    if pyarrow().types.is_map(kind) and not _is_text(kind.key_type):
+    if pyarrow().types.is_map(kind) and not is_text(kind.key_type):
         return True
     return any(_has_other_keys(kind.field(number).type) for number in range(kind.num_fields))
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Return True for a type of text."""
     return str(stored_type(kind)) in ("string", "large_string", "string_view")
 
 
@@ -353,7 +354,7 @@ def _with_maps(value: Any, kind: pa.DataType) -> Any:
         return None
     if types.is_map(kind):
         pairs = [(key, _with_maps(each, kind.item_type)) for key, each in value]
-        if not _is_text(kind.key_type):
+        if not is_text(kind.key_type):
             return [(k.decode() if isinstance(k, bytes) else k, each) for k, each in pairs]
         if len(mapping := dict(pairs)) < len(pairs):
             raise KeyError("a key of a map occurs twice")

@@ -30,6 +30,7 @@ from mds.formats._arrow_values import (
     is_file,
     is_list,
     is_number,
+    is_text,
     list_dtype,
     numbers_of,
     offsets_of,
@@ -133,13 +134,16 @@ class BatchEncoder:
         shard: The shard. A column that a batch lacks is one that the folder of the file names, as
             in ``lang=en/``, else None.
         chosen: Columns whose encoding the user chose: texts are parsed, and integers may be rounded
-            to its floats.
+            to its floats. For `json`, texts of a column that has other types in other files are
+            values of JSON themselves, so that such files can be joined.
     """
 
     def __init__(self, shard: ShardPlace, chosen: Collection[str] = ()) -> None:
         columns = shard.columns
         self._columns = [*zip(columns.names, columns.encodings, strict=True)]
         self.chosen = frozenset(chosen)
+        #: Columns whose texts are parsed as JSON if the encoding is `json`.
+        self.parsed = self.chosen - shard.mixed
         values = partition_values(shard.file.key, dict(self._columns))
         #: The encoded values of columns that a batch may lack, by name.
         self.absent = {
@@ -158,8 +162,7 @@ class BatchEncoder:
             position = batch.schema.get_field_index(name)
             try:
                 if position >= 0:
-                    column, is_chosen = batch.column(position), name in self.chosen
-                    values.append(bytes_of(column, encoding, is_chosen=is_chosen))
+                    values.append(self.bytes_of(name, batch.column(position), encoding))
                 elif name in self.absent:
                     values.append(_repeated(self.absent[name], encoding, batch.num_rows))
                 else:
@@ -168,6 +171,11 @@ class BatchEncoder:
                 reason = str(error).replace("NAME", repr(name))
                 raise FormatError(Problem(f"{location}, column {name!r}", reason)) from error
         return join_columns(batch.num_rows, values)
+
+    def bytes_of(self, name: str, column: pa.Array, encoding: str) -> ColumnBytes:
+        """Encode all values of the column ``name``; see the function `bytes_of`."""
+        is_chosen, parses = name in self.chosen, name in self.parsed
+        return bytes_of(column, encoding, is_chosen=is_chosen, parses_json=parses)
 
     def blocks(self, batch: Any, locate: Callable[[int], str]) -> Iterator[Block | Problem]:
         """Yield the rows of a batch in blocks, and a problem in place of a row that is no sample.
@@ -193,26 +201,29 @@ def _repeated(value: bytes, encoding: str, rows: int) -> ColumnBytes:
     return np.broadcast_to(np.frombuffer(value, np.uint8), (rows, len(value)))
 
 
-def bytes_of(column: pa.Array, encoding: str, *, is_chosen: bool = False) -> ColumnBytes:
+def bytes_of(
+    column: pa.Array, encoding: str, *, is_chosen: bool = False, parses_json: bool = False
+) -> ColumnBytes:
     """Encode all values of an Arrow column.
 
     Returns uint8 of shape (rows, size) if all values have ``size`` bytes, else a list with the
     bytes of each row. Raises EncodingError for a value that the encoding does not take.
     ``is_chosen`` says that the user chose the encoding, so that texts are parsed, and integers may
-    become rounded floats.
+    become rounded floats; ``parses_json`` that texts are parsed as JSON, too.
     """
     column = plain(column)
     if is_file(column.type):
         column = file_contents(column)
     if encoding.startswith("optional["):
-        return _optional(column, encoding[len("optional[") : -1], is_chosen=is_chosen)
+        inner = encoding[len("optional[") : -1]
+        return _optional(column, inner, is_chosen=is_chosen, parses_json=parses_json)
     if column.null_count and encoding != "json":
         reason = "" if is_chosen else ", but the statistics of the file say that none is"
         raise EncodingError(
             f"a value is null{reason}; read the column with "
             f"encodings={{NAME: 'optional[{encoding}]'}}."
         )
-    return _present(column, encoding, is_chosen=is_chosen)
+    return _present(column, encoding, is_chosen=is_chosen, parses_json=parses_json)
 
 
 def with_wide_times(batch: Any, other: Any) -> Iterator[Any]:
@@ -280,7 +291,7 @@ def unreadable(location: str, problem: str, error: BaseException) -> FormatError
     return FormatError(f"{location}: {problem}: {lines[0][:300]}")
 
 
-def _optional(column: pa.Array, inner: str, *, is_chosen: bool) -> ColumnBytes:
+def _optional(column: pa.Array, inner: str, *, is_chosen: bool, parses_json: bool) -> ColumnBytes:
     """Encode a column as ``optional[inner]``: a zero byte for null, else a one and the value.
 
     Values that are not null are encoded together, as a column of encoding ``inner``.
@@ -290,7 +301,8 @@ def _optional(column: pa.Array, inner: str, *, is_chosen: bool) -> ColumnBytes:
         marks = numbers_of(column.is_valid()).tolist()
     else:
         present, marks = column, [True] * len(column)
-    pieces = iter(_pieces(_present(present, inner, is_chosen=is_chosen)))
+    encoded = _present(present, inner, is_chosen=is_chosen, parses_json=parses_json)
+    pieces = iter(_pieces(encoded))
     return [b"\1" + bytes(next(pieces)) if is_valid else b"\0" for is_valid in marks]
 
 
@@ -302,7 +314,7 @@ def _pieces(values: ColumnBytes) -> list[Any]:
     return [data[offset : offset + width] for offset in range(0, len(data), width)]
 
 
-def _present(column: pa.Array, encoding: str, *, is_chosen: bool) -> ColumnBytes:
+def _present(column: pa.Array, encoding: str, *, is_chosen: bool, parses_json: bool) -> ColumnBytes:
     """Encode a column without nulls; see `bytes_of`. The fastest way that fits is taken."""
     kind = parse_encoding(encoding)
     has_numbers = list_dtype(column.type) is not None or has_no_elements(column.type)
@@ -333,7 +345,7 @@ def _present(column: pa.Array, encoding: str, *, is_chosen: bool) -> ColumnBytes
             )
         return pieces
     encoded = (
-        _fitted(column, encoding)
+        _fitted(column, encoding, parses_json=parses_json)
         if is_chosen
         else [kind.encode(value) for value in values_for(column, encoding)]
     )
@@ -342,8 +354,11 @@ def _present(column: pa.Array, encoding: str, *, is_chosen: bool) -> ColumnBytes
     return np.frombuffer(b"".join(encoded), np.uint8).reshape(len(encoded), kind.size)
 
 
-def _fitted(column: pa.Array, encoding: str) -> list[bytes]:
+def _fitted(column: pa.Array, encoding: str, *, parses_json: bool) -> list[bytes]:
     """Encode the values of a column one by one, fitted to an encoding that the user chose.
+
+    With ``parses_json``, `json` is parsed from the values of a column of texts. Dates and the texts
+    inside of lists and structs are texts of JSON themselves.
 
     Raises EncodingError with a remedy for a value that the encoding does not take.
     """
@@ -354,8 +369,8 @@ def _fitted(column: pa.Array, encoding: str) -> list[bytes]:
         values = values_for(column, "str")
     else:
         values = values_for(column, "" if encoding == "str" else encoding)
-    # A text stays a text in JSON, so that files whose types differ can be joined.
-    fit = find_coercer(encoding, from_text=encoding != "json")
+    from_text = encoding != "json" or (parses_json and is_text(column.type))
+    fit = find_coercer(encoding, from_text=from_text)
     pack = parse_encoding(encoding).pack_checked
     encoded = []
     for value in values:

@@ -39,7 +39,7 @@ from mds._shardfile.layout import INDEX_NAME, Columns, header_size, shard_name
 from mds._units import format_bytes
 from mds.errors import ConfigError, FormatError, IndexFileError, MdsError, NotFoundError
 from mds.formats._base import Format
-from mds.formats._columns import NULLS, as_columns, as_optional
+from mds.formats._columns import NULLS, as_columns, as_optional, without_optional
 from mds.formats._detect import format_of_split
 from mds.formats._encode import LARGEST_DECODED, raise_problems, shard_config
 from mds.formats._facts import Block, DataFile, FileCosts, FilePlan, FoundFiles, Problem
@@ -91,6 +91,7 @@ class FormatData:
     - ``columns``: the wanted columns.
     - ``has_chosen``: whether the user named the columns; samples may then have further ones.
     - ``extras``: encodings of the columns that samples have only if the user names them.
+    - ``mixed``: columns that are texts in some files and have another type in others.
     """
 
     format: Format
@@ -98,6 +99,7 @@ class FormatData:
     columns: Columns
     has_chosen: bool = False
     extras: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    mixed: frozenset[str] = frozenset()
 
     @classmethod
     def of(
@@ -143,7 +145,8 @@ class FormatData:
         extras = {name: encodings[name] for name in sorted(extra_names)}
         if column_names is None:
             column_names = [name for name in encodings if name not in extras]
-        return cls(kind, table, as_columns(encodings, column_names), has_chosen, extras)
+        mixed = _mixed_columns(file_columns)
+        return cls(kind, table, as_columns(encodings, column_names), has_chosen, extras, mixed)
 
     def index(self) -> Index:
         """Return the shards as an index of uncompressed MDS shards, as the cache stores them.
@@ -190,7 +193,7 @@ class FormatData:
 
     def place(self, number: int) -> ShardPlace:
         """Return shard ``number``, with the columns of this dataset."""
-        return self.table.place(number, self.columns, has_chosen=self.has_chosen)
+        return self.table.place(number, self.columns, has_chosen=self.has_chosen, mixed=self.mixed)
 
     def class_names(self) -> Mapping[str, Sequence[str]]:
         """Return the class names of columns of numbers, by name."""
@@ -455,6 +458,16 @@ def _check_known(
     column_names.update(table.header.get("columns", ()))
     if file_columns:
         check_columns(sorted(column_names), selected, location or file_columns[0][0])
+
+
+def _mixed_columns(file_columns: Sequence[tuple[str, Mapping[str, str]]]) -> frozenset[str]:
+    """Return the columns that are texts in some files and have another type in others."""
+    kinds: dict[str, set[str]] = {}
+    for _, columns in file_columns:
+        for name, encoding in columns.items():
+            if encoding != NULLS:
+                kinds.setdefault(name, set()).add(without_optional(encoding))
+    return frozenset(name for name, each in kinds.items() if "str" in each and len(each) > 1)
 
 
 def _columns_in_no_file(

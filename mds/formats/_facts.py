@@ -216,6 +216,7 @@ class ShardPlace:
     - ``columns``: the wanted columns.
     - ``has_chosen``: whether the user named the columns; samples may then have further ones.
     - ``dropped``: columns that the user leaves out; samples may have them.
+    - ``mixed``: columns that are texts in some files and have another type in others.
 
     A format gets it in `Format.blocks`, here with spans that are the first and the last byte::
 
@@ -232,3 +233,4 @@ class ShardPlace:
     columns: Columns
     has_chosen: bool = False
     dropped: frozenset[str] = frozenset()
+    mixed: frozenset[str] = frozenset()

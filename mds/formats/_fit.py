@@ -262,7 +262,7 @@ def _json_text(value: Any) -> Any:
         return as_json(value)
     try:
         return json.loads(value)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"expected JSON, got {_describe(value)}: {error}") from error
 
 

@@ -175,7 +175,7 @@ class TableFormat(Parquet):
     """
 
     endings: ClassVar[tuple[str, ...]] = ()
-    revision: ClassVar[int] = 4
+    revision: ClassVar[int] = 5
     has_partitions: ClassVar[bool] = False  # the log has their values
     has_final_files: ClassVar[bool] = True
 

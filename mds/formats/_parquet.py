@@ -66,6 +66,7 @@ class Parquet(Columnar):
     name: ClassVar[str] = "parquet"
     title: ClassVar[str] = "Parquet files"
     endings: ClassVar[tuple[str, ...]] = (".parquet", ".parq", ".pq")
+    revision: ClassVar[int] = 2
 
     def settings(self) -> Mapping[str, Any]:
         """Return the settings that affect samples; ``encodings`` too if there are none."""

@@ -138,6 +138,8 @@ def wider_encoding(encoding: str, value: Any, *, is_cell: bool, is_json: bool) -
     try:
         if family == "audio" and isinstance(value, bytes):
             wider = "bytes"
+        elif family == "json" and isinstance(value, str):
+            wider = "str"
         elif family == "ndarray":
             dtype = np.result_type(np.dtype(parts[0]), np.asarray(value))
             wider = f"ndarray:{dtype.name}"

@@ -152,8 +152,15 @@ class FileTable:
             self._notes_read[number] = note
         return note
 
-    def place(self, number: int, columns: Columns, *, has_chosen: bool = False) -> ShardPlace:
-        """Return shard ``number`` with the wanted columns; see `ShardPlace` for ``has_chosen``."""
+    def place(
+        self,
+        number: int,
+        columns: Columns,
+        *,
+        has_chosen: bool = False,
+        mixed: frozenset[str] = frozenset(),
+    ) -> ShardPlace:
+        """Return shard ``number`` with the wanted columns; for the others see `ShardPlace`."""
         file = int(self.file[number])
         return ShardPlace(
             self.file_of(file),
@@ -162,6 +169,7 @@ class FileTable:
             self.note_of(file),
             columns,
             has_chosen,
+            mixed=mixed,
         )
 
     def plans(self) -> dict[DataFile, FilePlan]:

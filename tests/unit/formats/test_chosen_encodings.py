@@ -48,7 +48,14 @@ TAKEN = [
     (DECIMALS, "float64", [1.5, 2.0, -3.0]),
     (DATES, "bytes", DAYS),
     (TIMES, "bytes", CLOCK),
-    (OBJECTS, "json", ['{"a":1}', "[1]", "null"]),
+    (OBJECTS, "json", [{"a": 1}, [1], None]),
+    (OBJECTS.dictionary_encode(), "json", [{"a": 1}, [1], None]),
+    (OBJECTS.cast(pa.large_string()), "json", [{"a": 1}, [1], None]),
+    (pa.array(["1", None, '"x"']), "json", [1, None, "x"]),
+    (pa.array(["1", None, '"x"']), "optional[json]", [1, None, "x"]),
+    (DATES, "json", ["2020-01-01", "2020-01-02", "2020-01-03"]),
+    (pa.array([["1"], ["a"], []]), "json", [["1"], ["a"], []]),
+    (pa.array([{"a": "1"}] * 3), "json", [{"a": "1"}] * 3),
     (LISTS, "tensor", [[1, 2], [3], [4, 5]]),
     (LISTS, "ndarray:int64", [[1, 2], [3], [4, 5]]),
     (LISTS, "list[json]", [[1, 2], [3], [4, 5]]),
@@ -66,6 +73,10 @@ REFUSED = [
     (pa.array([1.0, 0.5, 3.0]), "int", [1, 3]),
     (pa.array([1, None, 3]), "int", [1, 3]),
     (pa.array([b"a", b"\xff", b"c"]), "str", ["a", "c"]),
+    (pa.array(["1", "x", '{"a": 3}']), "json", [1, {"a": 3}]),
+    (pa.array(["1", "", "3"]), "json", [1, 3]),
+    (pa.array(["1", "[" * 99_999, "3"]), "json", [1, 3]),
+    (pa.array(["1", "x", None]), "optional[json]", [1, None]),
     (pa.array([[1], [], [3]], pa.list_(pa.int32())), "ndarray:int32", [[1], [3]]),
     (pa.array([[1], [None], [3]], pa.list_(pa.int32())), "ndarray:int32", [[1], [3]]),
 ]
@@ -196,3 +207,33 @@ def test_a_null_in_a_list_of_a_column_with_a_dot(tmp_path, name):
     assert [sample[name] for sample in in_place(folder, tmp_path)] == rows
     mds.convert(folder, str(tmp_path / "out"))
     assert [sample[name] for sample in in_place(str(tmp_path / "out"), tmp_path)] == rows
+
+
+@pytest.mark.parametrize("kind", [Parquet, Arrow])
+def test_an_error_of_json_says_what_to_write(tmp_path, kind):
+    """File, row, column, value and remedy; the remedy works."""
+    folder = write(tmp_path / "files", kind, pa.array(["1", "x"]))
+    with pytest.raises(
+        FormatError,
+        match=r"row 1, column 'c': expected JSON, got str 'x': .*; .* encodings=\{'c': 'str'\}",
+    ):
+        in_place(folder, tmp_path, format=kind(encodings={"c": "json"}))[1]
+    assert values(in_place(folder, tmp_path, format=kind(encodings={"c": "str"}))) == ["1", "x"]
+
+
+@pytest.mark.parametrize("kind", [Parquet, Arrow])
+def test_texts_of_files_with_several_types_are_values_of_json(tmp_path, kind):
+    """So that such files can be joined; nulls are no type of their own."""
+    folder = write(tmp_path / "files", kind, pa.array(["5", "x"]))
+    for name, column in (("b", pa.array([5])), ("c", pa.nulls(1))):
+        write(tmp_path / name, kind, column)
+        (path,) = (tmp_path / name).iterdir()
+        path.rename(tmp_path / "files" / f"{name}{path.suffix}")
+    chosen = {"c": "json"}
+    dataset = in_place(folder, tmp_path, format=kind(encodings=chosen))
+    assert values(dataset) == ["5", "x", 5, None]
+    assert converted(folder, tmp_path, encodings=chosen) == ["5", "x", 5, None]
+    (kept,) = (tmp_path / "files").glob("b.*")
+    kept.unlink()
+    with pytest.raises(FormatError, match="row 1, column 'c': expected JSON"):
+        in_place(folder, tmp_path / "again", format=kind(encodings=chosen))[1]

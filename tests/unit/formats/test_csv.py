@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import mds
 from mds import StreamingDataset
-from mds.errors import ConfigError, FormatError
+from mds.errors import ConfigError, FormatError, RecordError
 from mds.formats import Block, Csv, JsonLines
 from mds.formats._columns import as_columns
 from mds.formats._facts import ShardPlace
@@ -276,3 +276,18 @@ def test_files_of_other_endings_are_read_if_the_format_is_named(tmp_path, name, 
     expected = 1 if kind == "csv" else 2
     for source in (tmp_path / "data" / name, tmp_path / "data"):
         assert len(list(StreamingDataset(source, format=kind))) == expected
+
+
+@pytest.mark.parametrize("text", ["x", "[" * 99_999])
+def test_a_cell_that_is_no_json_is_a_problem_of_its_record(tmp_path, text):
+    """Also one that is nested too deeply; the error names the encoding that holds it."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.csv").write_text(f"c\n[1]\n{text}\n")
+    kind = Csv(encodings={"c": "json"})
+    words = r"a\.csv, line 3, column 'c' \(json\): expected JSON, got .*encodings=\{'c': 'str'\}"
+    dataset = StreamingDataset(str(tmp_path / "data"), format=kind, batch_size=1)
+    assert dataset[0] == {"c": [1]}
+    with pytest.raises(FormatError, match=words):
+        dataset[1]
+    with pytest.raises(RecordError, match=words):
+        mds.convert(tmp_path / "data", tmp_path / "out", format=kind)

@@ -120,10 +120,12 @@ class RawFiles(RowsOfFiles):
     def __post_init__(self) -> None:
         super().__post_init__()
         # Texts come from a command line. The dataclass is frozen.
-        flags = {"true": True, "false": False, True: True, False: False}
-        if not isinstance(self.companions, (bool, str)) or self.companions not in flags:
-            raise ConfigError(f"companions= must be True or False, got {self.companions!r}.")
-        object.__setattr__(self, "companions", flags[self.companions])
+        value: Any = self.companions
+        flags = {"true": True, "false": False}
+        flag = flags.get(value) if isinstance(value, str) else value
+        if not isinstance(flag, bool):
+            raise ConfigError(f"companions= must be True or False, got {value!r}.")
+        object.__setattr__(self, "companions", flag)
 
     @property
     def lists_files(self) -> bool:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from mds._arguments import shown
 from mds._dataset.stream import name_data, other_files, other_shards
-from mds._dataset.worker_point import position_after, refuse_worker_state
+from mds._dataset.worker_point import refuse_worker_state
 from mds._process.fork_safe import cached_property
 from mds._redaction import get_logger
 from mds._shardfile.hashing import digest
@@ -37,6 +37,7 @@ from mds.plan._state import (
     emit_state,
     json_of,
     parse_state,
+    position_after,
 )
 from mds.plan._weights import no_weights, resolve_weights
 from mds.world import RankFile

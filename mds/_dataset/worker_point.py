@@ -16,26 +16,19 @@ is in lane 0 before step 0, and after step 2 in lane 1, as the next step belongs
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from mds.errors import StateError
-from mds.plan._state import MAX_SAMPLES, Position, ResumePoint, emit_state, parse_state
+from mds.plan._state import (
+    MAX_SAMPLES,
+    ResumePoint,
+    emit_state,
+    parse_state,
+    position_after,
+)
 
 _REMEDY = "or use mds.StreamingDataLoader, whose state does not depend on them"
-
-
-def position_after(begin: Position, count: int, edits: Sequence[Mapping[str, Any]]) -> Position:
-    """Return the position ``count`` samples of all ranks after ``begin``.
-
-    Places of steps that ``edits`` skip are passed over.
-    """
-    place = begin.place + count
-    if edits:
-        from mds.plan._edits import place_after, skips_of
-
-        place = place_after(skips_of(edits, begin.epoch), begin.place, count)
-    return Position(begin.epoch, place)
 
 
 class WorkerPoint(NamedTuple):

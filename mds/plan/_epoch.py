@@ -46,7 +46,7 @@ from mds._words import plural
 from mds.errors import ConfigError, PlanError
 from mds.plan._audit import OrderHash, Place, StepContents
 from mds.plan._spec import EpochInputs, OrderSpec
-from mds.plan._state import VERSION, Position, ResumePoint, json_of, parse_state
+from mds.plan._state import VERSION, ResumePoint, json_of, parse_state, position_after
 from mds.plan._stream_orders import SMALL_ORDER_SAMPLES
 from mds.plan._weights import resolve_weights
 
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from mds.plan._pack_filling import DocumentLengths
     from mds.plan._passes import StreamPasses
     from mds.plan._schedule import ScheduledEpoch, ScheduledRun
+    from mds.plan._state import Position
     from mds.plan._stream_orders import StreamOrder
     from mds.plan._weights import Weights
     from mds.world import World
@@ -328,16 +329,8 @@ class SampleFilling:
         return np.asarray((ids >= 0).sum(axis=1))
 
     def position_after(self, begin: Position, count: int) -> Position:
-        """Return the position ``count`` samples of all ranks after ``begin``.
-
-        Skipped places are passed over.
-        """
-        place = begin.place + count
-        if self.inputs.skips:
-            from mds.plan._edits import place_after
-
-            place = place_after(self.inputs.skips, begin.place, count)
-        return Position(begin.epoch, place)
+        """Return the position ``count`` samples of all ranks after ``begin``."""
+        return position_after(begin, count, self.inputs.edits)
 
     def contents(self, first: int = 0, last: int | None = None) -> Iterator[StepContents]:
         """Yield the samples of the steps ``first`` to ``last`` - 1, some steps at a time."""

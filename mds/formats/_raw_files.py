@@ -99,7 +99,8 @@ class RawFiles(RowsOfFiles):
     - ``columns`` (Sequence[str] | None, default None): The only columns to decode; without the
       contents no file is read.
 
-    Raises ConfigError for a number of samples below one, and for ``companions`` that is no bool.
+    Raises ConfigError for a number of samples below one, and for ``companions`` that is no bool or
+    has no effect.
 
     >>> StreamingDataset(
     ...     remote="s3://bucket/photos", format=RawFiles(manifest="labels.parquet"), batch_size=32
@@ -125,6 +126,11 @@ class RawFiles(RowsOfFiles):
         flag = flags.get(value) if isinstance(value, str) else value
         if not isinstance(flag, bool):
             raise ConfigError(f"companions= must be True or False, got {value!r}.")
+        if self.manifest is not None and not flag:
+            raise ConfigError(
+                "companions=False would have no effect, because manifest= lists the files. Leave it "
+                "out."
+            )
         object.__setattr__(self, "companions", flag)
 
     @property

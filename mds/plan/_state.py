@@ -241,7 +241,11 @@ class ResumePoint:
         """
         has_one_now = "schedule" in order
         if self.is_ours and (self.schedule is None) == has_one_now:
-            raise StateError(f"the state is of a run {_OTHER_SCHEDULE[has_one_now]}.")
+            before, now, remedy = _OTHER_SCHEDULE[has_one_now]
+            raise StateError(
+                f"the state is of a run with{before} schedule, and this dataset has {now}: "
+                f"{remedy}."
+            )
         clauses = differences("dataset", self.dataset, dataset)
         clauses += differences("order", self.order, order)
         if clauses:
@@ -264,10 +268,10 @@ _OTHER_UNIT = {
     "samples": "as its run had packing=, and this run has none. Give the same packing=",
     "packs": "and this run, which has packing=, counts packs. Go on without packing=",
 }
-#: Ends of messages for a state of a run with or without a schedule, by whether this run has one.
+#: Words of a message for a state with or without a schedule, by whether this run has one.
 _OTHER_SCHEDULE = {
-    True: "without a schedule, and this dataset has one: leave schedule= out",
-    False: "with a schedule, and this dataset has none: give it the same schedule=",
+    True: ("out a", "one", "leave schedule= out"),
+    False: (" a", "none", "give it the same schedule="),
 }
 #: Arguments that a value of a state depends on, which has another name.
 _SETTINGS_OF = {

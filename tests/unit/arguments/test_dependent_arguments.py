@@ -101,6 +101,12 @@ ABOUT_FILES = "applies to files only, but the source is <list>"
 #: Calls that lack what an argument needs: the call's name, the argument, the call, and a part of
 #: the error.
 NEEDS = [
+    (
+        "RawFiles",
+        "companions",
+        lambda: RawFiles(manifest="labels.csv", companions=False),
+        NO_EFFECT,
+    ),
     # a URL
     (
         "StreamingDataset",
@@ -356,7 +362,7 @@ ALONE = {
     "AudioFiles": "columns missing encodings samples_per_shard",
     "MetadataFiles": "columns missing encodings labels null samples_per_shard",
     "PairedFiles": "columns missing encodings encoding samples_per_shard",
-    "RawFiles": "columns missing encodings manifest path content size samples_per_shard",
+    "RawFiles": "columns missing encodings manifest path content size companions samples_per_shard",
     "Tar": "columns missing encodings",
     "TextFiles": "columns missing encodings encoding samples_per_shard",
     "TextLines": "columns missing encodings shard_size encoding",

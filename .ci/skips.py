@@ -5,6 +5,8 @@ completely: a test was skipped there, or is marked `slow`. `python .ci/skips.py 
 lists the tests that were skipped in every environment, and ends with 1 if there are any. A test
 that needs an accelerator may be skipped. `--without TEXT` allows skips whose reason contains TEXT,
 for an environment that a registry did not deliver.
+
+`pytest -p skips --ran RESULT`, with this folder in PYTHONPATH, leaves out the tests that ran there.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import pathlib
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable
+from typing import Any
 
 ACCELERATOR = "needs a CUDA device"
 SLOW = "pytest.mark.slow"
@@ -45,6 +48,27 @@ def _module_of(kind: str) -> str | None:
     parts = kind.split(".")
     paths = ("/".join(parts[:end]) + ".py" for end in range(len(parts), 0, -1))
     return next((path for path in paths if pathlib.Path(path).is_file()), None)
+
+
+def pytest_addoption(parser: Any) -> None:
+    """Add the option of this file as a plugin of pytest."""
+    parser.addoption("--ran", metavar="RESULT", help="leave out the tests that ran there")
+
+
+def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
+    """Leave out the tests that ran in an earlier environment."""
+    ran, _ = skipped_tests(config.getoption("--ran"))
+    left_out = [item for item in items if _test_of(item.nodeid) in ran]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if _test_of(item.nodeid) not in ran]
+
+
+def _test_of(nodeid: str) -> str:
+    """Return a test as `skipped_tests` does, of its id ``file::class::name[parameters]``."""
+    path, bracket, parameters = nodeid.partition("[")
+    file, *classes, name = path.split("::")
+    kind = ".".join([file.removesuffix(".py").replace("/", "."), *classes])
+    return f"{_module_of(kind)}::{kind}::{name}{bracket}{parameters}"
 
 
 def files_with_skips(results: Iterable[str]) -> set[str]:

@@ -143,6 +143,44 @@ def test_files_with_skips_are_run_again(results):
     assert "tests/test_it.py" not in ask("files", results[1])[1]
 
 
+def test_what_ran_is_not_run_again(results):
+    """In the files that are: only the tests that were skipped, with parameters and classes too."""
+    folder = pathlib.Path(results[0]).parent
+    program = """
+import pytest
+
+class TestClass:
+    @pytest.mark.parametrize("text", ["a b", "c[d]::e"])
+    def test_it(self, text):
+        pass
+"""
+    first = run_tests(folder, "first", PROGRAM + program)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "skips",
+        "--ran",
+        first,
+        "-n",
+        "2",
+        "tests",
+    ]
+    second = PROGRAM.replace('@pytest.mark.skip(reason="pip install a_peer")', "") + program
+    (folder / "tests" / "test_it.py").write_text(second)
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(GATE)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "1 passed, 1 skipped" in done.stdout, done.stdout
+
+
 def test_files_with_slow_tests_are_run_again(results, tmp_path):
     """README's command leaves these tests out, so the gate names their files."""
     files_marked_slow = runpy.run_path(str(GATE / "skips.py"))["files_marked_slow"]

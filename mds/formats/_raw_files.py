@@ -128,8 +128,8 @@ class RawFiles(RowsOfFiles):
             raise ConfigError(f"companions= must be True or False, got {value!r}.")
         if self.manifest is not None and not flag:
             raise ConfigError(
-                "companions=False would have no effect, because manifest= lists the files. Leave it "
-                "out."
+                "companions=False would have no effect, because manifest= lists the files. Leave "
+                "it out."
             )
         object.__setattr__(self, "companions", flag)
 

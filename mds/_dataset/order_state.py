@@ -37,7 +37,6 @@ from mds.plan._state import (
     emit_state,
     json_of,
     parse_state,
-    position_after,
 )
 from mds.plan._weights import no_weights, resolve_weights
 from mds.world import RankFile
@@ -701,6 +700,8 @@ class SamplePositions:
 
     def after(self, begin: Position, count: int) -> Position:
         """Return the position ``count`` samples of all ranks after ``begin``."""
+        from mds.plan._edits import position_after
+
         return position_after(begin, count, self._order.epochs.edits)
 
     def of_state(

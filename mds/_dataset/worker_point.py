@@ -25,7 +25,6 @@ from mds.plan._state import (
     ResumePoint,
     emit_state,
     parse_state,
-    position_after,
 )
 
 _REMEDY = "or use mds.StreamingDataLoader, whose state does not depend on them"
@@ -120,6 +119,8 @@ def _move_samples(
     """
     if is_alone:
         start, count = point.start, point.taken * before["ranks"]
+        from mds.plan._edits import position_after
+
         end = position_after(start.position, count, start.edits)
         return WorkerPoint(start.at(end), 0, 0, world)
     batches, rest = divmod(point.taken, before["batch_size"] or 1)

@@ -37,7 +37,7 @@ import numpy as np
 from mds._words import plural
 from mds.errors import ConfigError, PlanError, StateError
 from mds.plan._partition import Gaps
-from mds.plan._state import MAX_EPOCHS, MAX_SAMPLES
+from mds.plan._state import MAX_EPOCHS, MAX_SAMPLES, Position
 from mds.shuffle._permutation import derive_key, permute_below
 
 if TYPE_CHECKING:
@@ -109,6 +109,15 @@ def place_after(skips: Sequence[tuple[int, int]], begin: int, count: int) -> int
     """
     # All places before ``begin`` are a gap, too, so that places are counted from there on.
     return Gaps([(0, begin), *skips]).place(count) if skips else begin + count
+
+
+def position_after(begin: Position, count: int, edits: Iterable[Edit]) -> Position:
+    """Return the position ``count`` samples of all ranks after ``begin``.
+
+    Places of steps that ``edits`` skip are passed over.
+    """
+    place = place_after(skips_of(edits, begin.epoch), begin.place, count)
+    return Position(begin.epoch, place)
 
 
 def given_before(skips: Sequence[tuple[int, int]], begin: int, place: int) -> int:

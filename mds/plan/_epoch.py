@@ -46,7 +46,7 @@ from mds._words import plural
 from mds.errors import ConfigError, PlanError
 from mds.plan._audit import OrderHash, Place, StepContents
 from mds.plan._spec import EpochInputs, OrderSpec
-from mds.plan._state import VERSION, ResumePoint, json_of, parse_state, position_after
+from mds.plan._state import VERSION, ResumePoint, json_of, parse_state
 from mds.plan._stream_orders import SMALL_ORDER_SAMPLES
 from mds.plan._weights import resolve_weights
 
@@ -330,6 +330,8 @@ class SampleFilling:
 
     def position_after(self, begin: Position, count: int) -> Position:
         """Return the position ``count`` samples of all ranks after ``begin``."""
+        from mds.plan._edits import position_after
+
         return position_after(begin, count, self.inputs.edits)
 
     def contents(self, first: int = 0, last: int | None = None) -> Iterator[StepContents]:

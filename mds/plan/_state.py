@@ -40,7 +40,7 @@ import dataclasses
 import json
 import numbers
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 from mds._words import plural
@@ -131,19 +131,6 @@ class Position(NamedTuple):
     def following(self) -> Position:
         """Return the beginning of the next epoch. After epoch -1 that is epoch 0."""
         return Position(max(self.epoch, -1) + 1, 0, self.unit)
-
-
-def position_after(begin: Position, count: int, edits: Sequence[Mapping[str, Any]]) -> Position:
-    """Return the position ``count`` samples of all ranks after ``begin``.
-
-    Places of steps that ``edits`` skip are passed over.
-    """
-    place = begin.place + count
-    if edits:
-        from mds.plan._edits import place_after, skips_of
-
-        place = place_after(skips_of(edits, begin.epoch), begin.place, count)
-    return Position(begin.epoch, place)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mds._dataset.pack_counts import count_packs, packs_of
+from mds._dataset.pack_counts import count_packs
 from mds._dataset.run import run_of, source_of
 from mds._index.table import column_encodings
 from mds._iteration.worker_epoch import WorkerEpoch
@@ -17,6 +17,7 @@ from mds._words import plural
 from mds.errors import ConfigError
 from mds.plan._edits import drops_of, skips_of
 from mds.plan._mixture import MAX_STEPS
+from mds.plan._pack_filling import packs_of
 from mds.plan._packers import BEST_FIT
 from mds.plan._partition import Gaps
 from mds.transforms._chain import describe_costs
@@ -282,7 +283,7 @@ def _batches_of_packs(plan: EpochPlan, has_batches: bool) -> list[tuple[str, str
     Packs have a batch size, so ``has_batches`` is not used.
     """
     del has_batches
-    settings, count = packs_of(plan).packing, count_packs(plan)
+    settings, count = packs_of(plan.filling).packing, count_packs(plan)
     about = "" if count.is_exact else "about "
     kind = "tokens a pack" if settings.capacity else "tokens a padded batch"
     long_documents = {

@@ -107,15 +107,15 @@ class SelectedLengths(DocumentLengths):
 
     def pack_counts(self, filling: PackFilling) -> list[Ids]:
         """Return the number of packs of each window, which the cache folder may have."""
-        from mds._dataset.pack_counts import known_counts
+        from mds._dataset.pack_counts import counts_by_key
 
-        return known_counts(filling)
+        return counts_by_key.count(filling)
 
     def known_pack_counts(self, filling: PackFilling) -> list[Ids] | None:
         """Return the number of packs of each window if they were counted before, else None."""
-        from mds._dataset.pack_counts import find_counts
+        from mds._dataset.pack_counts import counts_by_key
 
-        return find_counts(filling)
+        return counts_by_key.find(filling)
 
     def take(self, ids: Ids) -> Ids:
         """Return the lengths of the samples ``ids``, int64, of the same shape."""

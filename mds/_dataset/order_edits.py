@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from mds._arguments import no_attribute, shown, takes_names
-from mds._dataset.pack_counts import packs_of
 from mds._dataset.steps import TrainingSteps
 from mds._words import plural
 from mds.errors import ConfigError
@@ -36,6 +35,7 @@ from mds.plan._edits import (
     too_many_dropped,
 )
 from mds.plan._mixture import MAX_STEPS
+from mds.plan._pack_filling import packs_of
 from mds.plan._state import MAX_EDITS, MAX_EPOCHS
 
 if TYPE_CHECKING:
@@ -375,7 +375,7 @@ class _PackEdits:
         From step 1 on, the result is window 1 and step 1, which has its first pack.
         """
         steps = TrainingSteps(self._order, self._world)
-        packs = packs_of(steps.plan(epoch))
+        packs = packs_of(steps.plan(epoch).filling)
         scheduled = packs.inputs.scheduled
         assert scheduled is not None  # only a schedule has weights to set
         cursor, rows = self._find_cursor(epoch, place), len(packs.windows)
@@ -412,7 +412,7 @@ class _PackEdits:
                 continue
             if (position.epoch, position.place) == (epoch, place):
                 return position.cursor
-        return packs_of(self._order.epoch_plan(epoch, self._world)).table.cursor(place)
+        return packs_of(self._order.epoch_plan(epoch, self._world).filling).table.cursor(place)
 
 
 #: Edits of an order by its unit, `OrderSpec.unit`.

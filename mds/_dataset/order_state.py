@@ -229,13 +229,12 @@ class OrderState:
         The first window is packed again, twice in each worker, and compared among the workers of an
         iteration (``group``). Documents would be lost if workers had other packs.
         """
-        filling, cursor = plan.filling, plan.begin.cursor
-        packer = filling.user_packer
+        packer, cursor = plan.filling.user_packer, plan.begin.cursor
         if packer is None:
             return
-        from mds.plan._pack_filling import PackFilling
+        from mds.plan._pack_filling import packs_of
 
-        assert isinstance(filling, PackFilling)
+        filling = packs_of(plan.filling)
         window = cursor.windows[0][0] if cursor is not None else 0
         if not len(filling.windows) or window >= int(filling.windows[0]):
             return

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from mds._cache.order_files import PackFile
 from mds._cache.source import cache_root
 from mds._process.fork_safe import new_lock
-from mds.plan._pack_filling import PackFilling
+from mds.plan._pack_filling import packs_of
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from mds.plan import EpochPlan
+    from mds.plan._pack_filling import PackFilling
 
     #: Numbers of packs: an array of shape (windows,) for each canonical node.
     Counts = list[NDArray[np.int64]]
@@ -40,40 +41,24 @@ class PackCount(NamedTuple):
     is_exact: bool
 
 
-def packs_of(plan: EpochPlan) -> PackFilling:
-    """Return the packs of an order of packs."""
-    assert isinstance(plan.filling, PackFilling)
-    return plan.filling
-
-
 def count_packs(plan: EpochPlan) -> PackCount:
     """Count the packs of an epoch, or estimate them if that would take long.
 
     A large epoch is counted by a thread, once on a node.
     """
-    packs = packs_of(plan)
-    counts = _counts_by_key.find(packs)
+    packs = packs_of(plan.filling)
+    counts = counts_by_key.find(packs)
     if counts is None and plan.epoch_size <= COUNTED_AT_ONCE:
-        counts = _counts_by_key.count(packs)
+        counts = counts_by_key.count(packs)
     if counts is not None:
         count, steps = sum(int(window_counts.sum()) for window_counts in counts), plan.epoch_steps
     else:
-        _counts_by_key.begin(packs)
+        counts_by_key.begin(packs)
         count = estimate_packs(packs)
         steps = -(-count // plan.shape.global_batch)
     # Share of the space in all packs that tokens fill; estimated tokens may exceed the space.
     filled = min(_tokens(packs) / max(count * packs.packing.room, 1), 1.0)
     return PackCount(count, steps, filled, is_exact=counts is not None)
-
-
-def known_counts(packs: PackFilling) -> Counts:
-    """Return the number of packs of each window of an epoch, packing it if they are not known."""
-    return _counts_by_key.count(packs)
-
-
-def find_counts(packs: PackFilling) -> Counts | None:
-    """Return the number of packs of each window of an epoch if they are known, else None."""
-    return _counts_by_key.find(packs)
 
 
 def estimate_packs(packs: PackFilling) -> int:
@@ -151,4 +136,4 @@ class _KnownCounts:
         return PackFile(key, packs.windows, os.path.join(cache_root(), "orders"))
 
 
-_counts_by_key = _KnownCounts()
+counts_by_key = _KnownCounts()

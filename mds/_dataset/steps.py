@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mds._dataset.pack_counts import COUNTED_AT_ONCE, count_packs, estimate_packs, packs_of
+from mds._dataset.pack_counts import COUNTED_AT_ONCE, count_packs, estimate_packs
 from mds._process.fork_safe import cached_property
 from mds._words import plural
 from mds.errors import ConfigError
 from mds.plan._edits import skips_of
+from mds.plan._pack_filling import packs_of
 from mds.plan._partition import Gaps
 from mds.plan._state import Position, ResumePoint
 
@@ -351,7 +352,7 @@ def count_first_steps(
     """
     plan = order.plan(ResumePoint(Position(0)), world, is_edited=False)
     if may_estimate and plan.epoch_size > COUNTED_AT_ONCE:
-        packs, batch = estimate_packs(packs_of(plan)), plan.shape.global_batch
+        packs, batch = estimate_packs(packs_of(plan.filling)), plan.shape.global_batch
         return packs // batch if drop_last else -(-packs // batch)
     batches = plan.filling.epoch_batches
     return batches.full if drop_last else batches.count

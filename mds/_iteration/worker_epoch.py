@@ -212,11 +212,9 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
     @property
     def packs(self) -> PackFilling:
         """Packs of the steps of the epoch; only with packing."""
-        from mds.plan._pack_filling import PackFilling
+        from mds.plan._pack_filling import packs_of
 
-        filling = self.order.filling
-        assert isinstance(filling, PackFilling)
-        return filling
+        return packs_of(self.order.filling)
 
     def rank_packs(self) -> Iterator[RankPacks]:
         """Return an iterator over the packs of this worker, one item for each of its batches."""

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mds.plan._edits import PackDrops
+    from mds.plan._filling import Filling
     from mds.plan._pack_schedule import Documents
     from mds.plan._packers import Packer
     from mds.plan._packing import Packing
@@ -357,8 +358,8 @@ class PackFilling:
             position = Position(self.inputs.epoch, int(step.places[-1]) + 1, "packs", step.cursor)
         raise PlanError(f"the epoch ends {plural(count, 'pack')} before this position.")
 
-    def rank_packs(self, node: int, rank: int, worker: int, start: int = 0) -> Iterator[RankPacks]:
-        """Yield the packs of each batch of a worker, from its ``start``-th batch on.
+    def rank_packs(self, node: int, rank: int, worker: int) -> Iterator[RankPacks]:
+        """Yield the packs of each batch of a worker.
 
         ``rank`` counts within the node and ``worker`` within the rank, after replication. A step
         has `OrderSpec.microbatches` batches of a rank, also if the last of them have no packs.
@@ -366,12 +367,7 @@ class PackFilling:
         workers, parts = self.inputs.shape.workers, self.inputs.spec.microbatches
         for step, packs in enumerate(self._steps(self.begin)):
             # Batch n of the rank is batch n // workers of worker n % workers.
-            mine = [
-                part
-                for part in range(parts)
-                if (step * parts + part) % workers == worker
-                and (step * parts + part) // workers >= start
-            ]
+            mine = [part for part in range(parts) if (step * parts + part) % workers == worker]
             if mine:
                 numbers = self._numbers_of_ranks(packs, node)[rank].reshape(parts, -1)
                 for part in mine:
@@ -649,6 +645,12 @@ class PackFilling:
         edits = [edit for edit in self.inputs.edits if "skip" not in edit]
         facts = sorted(self.order_facts().items(), key=str)
         return digest(self._documents.key(), repr(facts), repr(edits))
+
+
+def packs_of(filling: Filling) -> PackFilling:
+    """Return the filling of an order of packs."""
+    assert isinstance(filling, PackFilling)
+    return filling
 
 
 def _sorted_by_time(times: list[Ids], ids: list[Ids]) -> tuple[Ids, Ids]:

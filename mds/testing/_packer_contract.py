@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from mds.plan import EpochPlan, OrderHash
-from mds.plan._pack_filling import DocumentLengths, PackFilling
+from mds.plan._pack_filling import DocumentLengths, packs_of
 from mds.plan._pack_windows import pack_window
 from mds.plan._packing import Packing
 from mds.plan._state import emit_state, parse_state
@@ -124,7 +124,7 @@ class PackerContract:
             for node, rank, worker in itertools.product(
                 range(shape.nodes), range(shape.ranks), range(shape.workers)
             ):
-                for packs in _packs_of(plan).rank_packs(node, rank, worker):
+                for packs in packs_of(plan.filling).rank_packs(node, rank, worker):
                     order_hash.take(*packs.order)
             assert str(order_hash) == str(plan.order_hash(plan.steps))
 
@@ -137,7 +137,7 @@ class PackerContract:
         full_plan = self._plan(_ALONE)
         steps = [self._step(full_plan, step) for step in range(full_plan.steps)]
         # The position in the order after each step.
-        ends = [packs.end for packs in _packs_of(full_plan).rank_packs(0, 0, 0)]
+        ends = [packs.end for packs in packs_of(full_plan.filling).rank_packs(0, 0, 0)]
         for step in (0, len(ends) // 2, len(ends) - 2):
             state = emit_state(full_plan.state(0).at(ends[step]))
             for world in _WORLDS:
@@ -212,9 +212,3 @@ class PackerContract:
         return sorted(
             (sample, *bounds) for _, sample, bounds in plan.step_rows(step) if bounds is not None
         )
-
-
-def _packs_of(plan: EpochPlan) -> PackFilling:
-    """Return the packs of an order of packs."""
-    assert isinstance(plan.filling, PackFilling)
-    return plan.filling

@@ -230,7 +230,7 @@ def test_an_estimate_says_that_it_is_one(corpus, monkeypatch):
     loader = StreamingDataLoader(dataset)
     with pytest.warns(UserWarning, match="estimate: about"):
         about = len(loader)
-    pack_counts._counts_by_key.join()
+    pack_counts.counts_by_key.join()
     assert abs(len(loader) - about) <= 1 + about // 5
     assert len(loader) == len(list(loader))
 
@@ -244,12 +244,12 @@ def test_packs_are_counted_once_on_a_machine(corpus, monkeypatch):
 
     def start():
         """As in another process: nothing is known yet."""
-        monkeypatch.setattr(pack_counts, "_counts_by_key", pack_counts._KnownCounts())
+        monkeypatch.setattr(pack_counts, "counts_by_key", pack_counts._KnownCounts())
         return StreamingDataLoader(make(corpus, shuffle_seed=78))
 
     with pytest.warns(UserWarning, match="estimate"):
         len(start())
-    pack_counts._counts_by_key.join()
+    pack_counts.counts_by_key.join()
     exact = len(start())  # a warning would be an error
     assert counted == [1]
     assert exact == len(list(StreamingDataLoader(make(corpus, shuffle_seed=78))))
@@ -258,7 +258,7 @@ def test_packs_are_counted_once_on_a_machine(corpus, monkeypatch):
         path.write_bytes(path.read_bytes()[:-1] + b"\xff")
     with pytest.warns(UserWarning, match="estimate"):
         len(start())
-    pack_counts._counts_by_key.join()
+    pack_counts.counts_by_key.join()
     assert len(start()) == exact
     assert counted == [1, 1]
 
@@ -270,7 +270,7 @@ def orders():
 def test_every_process_counts_where_nothing_can_be_kept(corpus, monkeypatch):
     """The number is the same."""
     exact = len(StreamingDataLoader(make(corpus, shuffle_seed=79)))
-    monkeypatch.setattr(pack_counts, "_counts_by_key", pack_counts._KnownCounts())
+    monkeypatch.setattr(pack_counts, "counts_by_key", pack_counts._KnownCounts())
     monkeypatch.setattr(pack_counts, "cache_root", lambda: "/proc/none")
     assert len(StreamingDataLoader(make(corpus, shuffle_seed=79))) == exact
 

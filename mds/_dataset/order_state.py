@@ -387,10 +387,6 @@ class OrderState:
         plan = self.plan(ResumePoint(begin), world)
         return plan.filling.batches.full * plan.shape.batch
 
-    def epoch_full_steps(self, world: World) -> int:
-        """Return the steps of a whole epoch, skipped ones included, without padded last ones."""
-        return self.epoch_plan(0, world).filling.epoch_batches.full
-
     def worker_samples(self, world: World) -> list[int]:
         """Return the number of samples of each worker of this rank in a whole epoch."""
         samples = self._samples(world, Position(0))

@@ -412,7 +412,9 @@ class StreamingDataLoader(DataLoader[Any]):
         samples = run.order.worker_samples(world)
         size = self.batch_size or 1
         if self.drop_last and streaming.remainder != "repeat":
-            return run.order.epoch_full_steps(world) * run.order.spec.batch() // size
+            from mds._dataset.steps import TrainingSteps
+
+            return TrainingSteps(run.order, world).full_steps(0) * run.order.spec.batch() // size
         if self.drop_last and self.microbatches > 1:  # only whole steps come
             return sum(samples) // (size * self.microbatches) * self.microbatches
         return sum(count // size if self.drop_last else -(-count // size) for count in samples)

@@ -175,15 +175,7 @@ class SampleFilling:
     def blocks(
         self, node: int, rank: int, worker: int, start: int = 0, *, is_padded: bool = True
     ) -> Iterator[Ids]:
-        """Yield the ids of a worker from its ``start``-th on, in pieces: int64 of shape (n,).
-
-        - ``node`` (int): Node, after replication as the other numbers.
-        - ``rank`` (int): Rank within the node.
-        - ``worker`` (int): Worker within the rank.
-        - ``start`` (int, default 0, samples): Ids of the worker that are left out.
-        - ``is_padded`` (bool, default True): Whether each worker gets as many ids, with -1 for
-          padding at the end. Otherwise padding after the last id may be left out.
-        """
+        """Yield the ids of a worker, see `EpochPlan.blocks`."""
         batches, batch = self.global_batches, self.inputs.microbatch
         lookups = [order.lookup() for order in self.inputs.orders]
         count = batches.count * self.inputs.spec.microbatches
@@ -209,13 +201,7 @@ class SampleFilling:
         return np.sort(self.global_batches.canonical_nodes_of(node))
 
     def node_reads(self, node: int, start: int = 0, every: int = 1) -> Iterator[tuple[Ids, Ids]]:
-        """Yield the samples that the workers of a node read, from the ``start``-th of each on.
-
-        Each item is (times, ids), both int64 of shape (n,). A time is a place in the order of a
-        worker; times ascend. The id at the same index is the sample that some worker reads then.
-        Only the ranks 0, ``every``, 2 * ``every``, ... of the node take part. This saves time if an
-        estimate suffices, such as when a shard is read next.
-        """
+        """Yield the samples that the workers of a node read, see `EpochPlan.node_reads`."""
         for block in self.node_blocks(node, start, every):
             times = np.repeat(np.arange(start, start + len(block)), block.shape[1])
             start += len(block)

@@ -58,9 +58,11 @@ def pytest_addoption(parser: Any) -> None:
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     """Leave out the tests that ran in an earlier environment."""
     ran, _ = skipped_tests(config.getoption("--ran"))
-    left_out = [item for item in items if _test_of(item.nodeid) in ran]
+    kept, left_out = [], []
+    for item in items:
+        (left_out if _test_of(item.nodeid) in ran else kept).append(item)
     config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if _test_of(item.nodeid) not in ran]
+    items[:] = kept
 
 
 def _test_of(nodeid: str) -> str:
@@ -68,7 +70,7 @@ def _test_of(nodeid: str) -> str:
     path, bracket, parameters = nodeid.partition("[")
     file, *classes, name = path.split("::")
     kind = ".".join([file.removesuffix(".py").replace("/", "."), *classes])
-    return f"{_module_of(kind)}::{kind}::{name}{bracket}{parameters}"
+    return f"{file}::{kind}::{name}{bracket}{parameters}"
 
 
 def files_with_skips(results: Iterable[str]) -> set[str]:
